@@ -1,0 +1,28 @@
+# make help lists what there is.
+# PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
+export PG PG_CONFIG
+MATRIX ?= 15 16 17 18
+
+.PHONY: help demo psql stop clean-demo test matrix install lint bench
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+demo: ## the tour, on a throw-away server under target/; installs what is missing
+	@scripts/demo
+psql: ## a shell on the demo's server
+	@scripts/demo psql
+stop: ## stop the demo's server
+	@scripts/demo stop
+clean-demo: ## remove the demo's server and its data
+	@scripts/demo clean
+test: ## all the tests; installs what they need
+	@scripts/test
+matrix: ## all the tests on PostgreSQL 15, 16, 17 and 18
+	@scripts/matrix $(MATRIX)
+install: ## build, and install into the server of PG_CONFIG
+	@test -n "$(PG_CONFIG)" || { echo 'usage: make install PG_CONFIG=/path/to/pg_config' >&2; exit 2; }
+	@scripts/install
+lint: ## format, lints, documentation and boundaries, all with warnings denied
+	@scripts/lint
+bench: ## speed beside nextval, the published function and a clock reading
+	@scripts/bench

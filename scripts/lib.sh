@@ -1,0 +1,104 @@
+# What the scripts share: where things are, who runs what, and how to say it. Sourced, not run.
+# shellcheck shell=bash
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
+cd "$ROOT"
+
+PGRX_VERSION=$(sed -n 's/^pgrx = "=\(.*\)"$/\1/p' Cargo.toml)
+
+# Servers do not show our own debugging aids to their users.
+unset RUST_BACKTRACE
+# The library is linked as build.rs says, so that tests and installation share their dependencies.
+export CARGO_PGRX_DISABLE_GC_SECTIONS_WORKAROUND=1
+export PATH=$TARGET/tools/bin:$PATH
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "error: $*"; exit 1; }
+
+# step "what it does" command...: says what is done and how long it took; its output goes to a log that
+# is shown when it fails.
+step() {
+    local what=$1 started log
+    shift
+    started=$(date +%s)
+    log=$TARGET/log/$(tr -cs '[:alnum:]\n' - <<<"$what").log
+    mkdir -p "$TARGET/log"
+    printf '%s ... ' "$what" >&2
+    if "$@" >"$log" 2>&1; then
+        say "$(($(date +%s) - started)) s"
+    else
+        say "failed"
+        tail -n 60 "$log" >&2
+        die "$what failed; the whole log is in $log"
+    fi
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "\"$*\" needs root: run as root, or install sudo"
+    fi
+}
+
+# Servers refuse to run as root; then Debian's own user for them does.
+SERVER_USER=$(id -un)
+[ "$(id -u)" != 0 ] || SERVER_USER=postgres
+
+as_server() {
+    if [ "$(id -un)" = "$SERVER_USER" ]; then "$@"; else runuser -u "$SERVER_USER" -- "$@"; fi
+}
+
+# Packages of Debian that are not installed yet are.
+packages() {
+    local package missing=()
+    for package; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} = 0 ] || step "installing ${missing[*]}" apt_install "${missing[@]}"
+}
+
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
+# The PostgreSQL that a release of Debian has.
+debian_major() {
+    case $1 in
+    bookworm) echo 15 ;;
+    trixie) echo 17 ;;
+    esac
+}
+CODENAME=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
+
+# The server that was chosen: by PG_CONFIG, by PG, or else the one of this Debian.
+choose_server() {
+    if [ -n "${PG_CONFIG-}" ]; then
+        PG=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+    else
+        PG=${PG:-$(debian_major "$CODENAME")}
+        [ -n "$PG" ] || die "this is not Debian 12 or 13; choose a server with PG_CONFIG=/path/to/pg_config"
+    fi
+    case $PG in
+    15 | 16 | 17 | 18) ;;
+    *) die "PostgreSQL $PG is not supported; 15, 16, 17 and 18 are" ;;
+    esac
+}
+
+# Where servers and clusters of our own are: under target/, unless the user that runs them cannot go there
+# (a checkout in /root), or the path is too long for a socket.
+choose_home() {
+    HOME_OF_SERVERS=$TARGET
+    mkdir -p "$TARGET"
+    if [ ${#TARGET} -gt 70 ] || ! as_server test -x "$TARGET"; then
+        HOME_OF_SERVERS=/var/tmp/insta_ids-$(id -un)-$(cksum <<<"$TARGET" | cut -d' ' -f1)
+        mkdir -p -m 755 "$HOME_OF_SERVERS"
+        [ -O "$HOME_OF_SERVERS" ] || die "$HOME_OF_SERVERS belongs to someone else"
+    fi
+    CLUSTERS=$HOME_OF_SERVERS/clusters
+}

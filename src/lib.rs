@@ -1,0 +1,53 @@
+//! Instagram's sharded 64-bit ids, minted inside PostgreSQL.
+//!
+//! This file is wiring only. The way of an id through the house is one line:
+//! `api::minting::generate` -> [`pg::sequence`] -> [`mint`] -> [`id`].
+//! ARCHITECTURE.md says where everything lives, and what each room must not know.
+
+mod api;
+pub mod id;
+pub mod mint;
+mod pg;
+mod report;
+mod settings;
+
+use pgrx::prelude::*;
+
+::pgrx::pg_module_magic!(name, version);
+
+extension_sql_file!("../sql/before.sql", name = "before", bootstrap);
+extension_sql_file!(
+    "../sql/reading.sql",
+    name = "reading",
+    requires = [
+        api::reading::id_time,
+        api::reading::id_shard,
+        api::reading::id_seq,
+        api::reading::id_min
+    ]
+);
+extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
+
+/// Called by the server when it loads the library.
+#[allow(non_snake_case)]
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::define();
+    pg::shared::prepare();
+}
+
+#[cfg(any(test, feature = "pg_test"))]
+mod tests;
+
+/// What `cargo pgrx test` asks of an extension.
+#[cfg(test)]
+pub mod pg_test {
+    /// Nothing is set up beforehand.
+    pub fn setup(_options: Vec<&str>) {}
+
+    /// Lines for the test server's postgresql.conf.
+    #[must_use]
+    pub fn postgresql_conf_options() -> Vec<&'static str> {
+        vec!["shared_preload_libraries = 'insta_ids'"]
+    }
+}

@@ -1,0 +1,51 @@
+//! The mint loop: finds the millisecond of an id and claims it.
+
+use super::{SharedTime, Slot};
+use crate::id::{Error, Id, Millis, Seq, Shard};
+
+/// The clock that ids are minted by, and the way to let it go on.
+pub trait Clock {
+    /// The time now.
+    fn now(&self) -> Millis;
+
+    /// Waits for about `ms` milliseconds, at least one. May return early. May not return at all, when
+    /// the session is told to stop: the caller holds nothing across this call.
+    fn wait(&self, ms: i64);
+}
+
+/// Claims the next id of a residue, not before `earliest` and at most `max_ahead_ms` ahead of the
+/// server's time.
+///
+/// With R the server's time, each id claimed has R <= its time <= R + `max_ahead_ms`, and R never
+/// falls: so an id asked for after another was returned is at most `max_ahead_ms` older. Where that
+/// leaves no millisecond, which is how a sequence is held to the format's 1024 ids per millisecond,
+/// this waits, and claims nothing before it waits: a session that is stopped meanwhile leaves no mark.
+///
+/// # Errors
+/// [`Error::BeforeEpoch`] and [`Error::PastLast`] when the clock is outside the format (SQLSTATE 22008).
+pub fn claim<C: Clock>(
+    clock: &C,
+    time: &SharedTime,
+    max_ahead_ms: i64,
+    slot: Slot<'_>,
+    earliest: Millis,
+    shard: Shard,
+    seq: Seq,
+) -> Result<Id, Error> {
+    loop {
+        // The slot before the clock: then what others did to it is within their time, so within ours, and
+        // a session that was held up here does not wait for what is past.
+        let last = slot.last();
+        let reading = clock.now();
+        let now = time.advance(reading);
+        let at = now.max(earliest).max(last.plus(1));
+        if at > now.plus(max_ahead_ms) {
+            clock.wait(at.get() - max_ahead_ms - reading.get());
+            continue;
+        }
+        let id = Id::new(at, shard, seq)?;
+        if slot.claim(last, at) {
+            return Ok(id);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The boundary to PostgreSQL, and all the unsafe code there is.
+#![allow(unsafe_code)]
+
+pub(crate) mod clock;
+pub(crate) mod sequence;
+pub(crate) mod shared;
+
+/// Keeps others from making settings under the extension's prefix, and tells of misspelt ones.
+pub(crate) fn reserve_setting_prefix() {
+    // SAFETY: the string is static; called from `_PG_init`, after the settings were defined.
+    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"insta_ids".as_ptr()) };
+}

@@ -1,0 +1,72 @@
+//! Sequences: the argument that names one, and `nextval` on it.
+
+use std::panic::{catch_unwind, resume_unwind};
+
+use pgrx::callconv::{Arg, ArgAbi};
+use pgrx::pg_sys;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::pgrx_sql_entity_graph::impl_sql_translatable;
+
+// Not in pgrx's bindings (commands/sequence.h, the same in PostgreSQL 15 to 18).
+unsafe extern "C-unwind" {
+    fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
+}
+
+/// A sequence as an argument of type `regclass`. Whether it is one, `nextval` says.
+#[derive(Clone, Copy)]
+pub(crate) struct Sequence(pg_sys::Oid);
+
+/// The OID of an argument is no relation's.
+pub(crate) struct NoSuchRelation(pub(crate) u32);
+
+impl Sequence {
+    pub(crate) fn oid(self) -> u32 {
+        self.0.to_u32()
+    }
+
+    /// The sequence's next value, with all that `nextval` checks: kind, privileges, range.
+    ///
+    /// Refused in a read-only transaction and on a standby before anything else, also on a temporary
+    /// sequence, where `nextval` itself is not: an id takes its time from the whole server's state.
+    pub(crate) fn next(self) -> Result<i64, NoSuchRelation> {
+        // SAFETY: reads a global of this single-threaded process; the string is static.
+        unsafe {
+            if pg_sys::XactReadOnly {
+                pg_sys::PreventCommandIfReadOnly(c"nextval()".as_ptr());
+            }
+        }
+        // SAFETY: takes any OID, and raises an error if it is no sequence's. The boundary turns its longjmp
+        // into an unwind; nothing in the closure needs dropping.
+        let nextval = || unsafe { pg_guard_ffi_boundary(|| nextval_internal(self.0, true)) };
+        catch_unwind(nextval).or_else(|cause| {
+            if is_no_relation(cause.downcast_ref()) {
+                return Err(NoSuchRelation(self.oid()));
+            }
+            resume_unwind(cause)
+        })
+    }
+}
+
+/// Whether `nextval` failed because its OID is no relation's, which core reports as an internal error
+/// that it does not translate. Looking the OID up before each call would cost more than the id does.
+fn is_no_relation(cause: Option<&CaughtError>) -> bool {
+    matches!(cause, Some(CaughtError::PostgresError(error))
+        if error.message().starts_with("could not open relation with OID"))
+}
+
+/// The OID of the database that the session is connected to.
+pub(crate) fn database() -> u32 {
+    // SAFETY: a global of this process, set before any function runs and never changed.
+    unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+impl_sql_translatable!(Sequence, "regclass");
+
+// SAFETY: a `regclass` is passed as the OID it holds.
+unsafe impl<'fcx> ArgAbi<'fcx> for Sequence {
+    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller keeps what `ArgAbi` asks of it. No relation has the OID that stands for NULL.
+        Self(unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(pg_sys::Oid::INVALID))
+    }
+}

@@ -1,0 +1,198 @@
+//! The server's shared memory: where the guard and the shared time live.
+//!
+//! From PostgreSQL 17 on it is a named segment, made by the first session that mints and kept until the
+//! server stops; before, it is asked for at server start, so the library must be in
+//! `shared_preload_libraries`.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pgrx::pg_sys;
+
+use crate::mint::{Guard, SharedTime};
+
+/// Marks the region as ours.
+const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
+
+/// Changes when the meaning of the region's bytes does.
+const ABI: u64 = 1;
+
+/// The same in every version of the library, so that each finds the region and can read its header.
+const SIZE: usize = (8 << 20) + (64 << 10);
+
+const NAME: &std::ffi::CStr = c"insta_ids";
+
+/// The region. All that lies in it is atomic, or not written after it was made.
+#[repr(C)]
+pub(crate) struct Shared {
+    magic: u64,
+    abi: u64,
+    /// Hashed into every [`crate::mint::Key`]; another at each start of the server.
+    pub(crate) seed: u64,
+    /// On a cache line of its own: it is written every millisecond.
+    pub(crate) time: CacheLine<SharedTime>,
+    pub(crate) guard: CacheLine<Guard>,
+}
+
+const _: () = assert!(size_of::<Shared>() <= SIZE);
+
+/// A value that shares its cache lines with no other.
+#[repr(C, align(128))]
+pub(crate) struct CacheLine<T>(pub(crate) T);
+
+/// Why there is no shared memory to mint with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unavailable {
+    /// The library was not loaded at server start, and this PostgreSQL needs that.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    NotPreloaded,
+    /// Another version of the library made the region, and the server still runs.
+    OtherVersion,
+}
+
+/// This process's address of the region, once it is known to be there and ours.
+static REGION: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+/// The server's shared state.
+///
+/// # Errors
+/// [`Unavailable`], each time anew: nothing of a failure is kept.
+pub(crate) fn attach() -> Result<&'static Shared, Unavailable> {
+    let known = REGION.load(Ordering::Relaxed);
+    let region = if known.is_null() { find()? } else { known };
+    // SAFETY: `find` returned it: mapped for the rest of the process, made by `create`, of this version.
+    Ok(unsafe { &*region })
+}
+
+fn find() -> Result<*mut Shared, Unavailable> {
+    let region = locate()?;
+    // SAFETY: `locate` returned a region of SIZE bytes that `create` of some version has finished; the
+    // header's first two words are the same in all of them.
+    let ours = unsafe { (*region).magic == MAGIC && (*region).abi == ABI };
+    if !ours {
+        return Err(Unavailable::OtherVersion);
+    }
+    REGION.store(region, Ordering::Relaxed);
+    Ok(region)
+}
+
+/// Makes a fresh region at `region`. Raises no error, as it runs under a lock of the server.
+///
+/// # Safety
+/// `region` is SIZE bytes, aligned for [`Shared`], that no other process uses yet.
+unsafe fn create(region: *mut Shared) {
+    let mut seed = [0; 8];
+    // SAFETY: the caller's promise; zeroes are a valid `Shared`, and `seed` is 8 bytes long.
+    unsafe {
+        ptr::write_bytes(region.cast::<u8>(), 0, SIZE);
+        // Without the system's entropy the seed is 0: windows are then shared by the same sequences
+        // after each start, and nothing worse.
+        pg_sys::pg_strong_random(seed.as_mut_ptr().cast(), seed.len());
+        (*region).seed = u64::from_ne_bytes(seed);
+        (*region).abi = ABI;
+        (*region).magic = MAGIC;
+    }
+}
+
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+mod server {
+    use std::ffi::c_void;
+
+    use pgrx::pg_sys;
+
+    use super::{NAME, SIZE, Shared, Unavailable, create};
+
+    /// Nothing is needed at server start.
+    pub(crate) fn prepare() {}
+
+    /// Finds the named segment, and makes it if this is the first session to ask.
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "before PostgreSQL 17 it can be missing"
+    )]
+    pub(super) fn locate() -> Result<*mut Shared, Unavailable> {
+        let mut found = false;
+        // SAFETY: the name is static; the callback keeps `create`'s terms, as the server calls it on a
+        // new segment of SIZE bytes while it holds the registry's lock.
+        let region = unsafe {
+            pg_sys::GetNamedDSMSegment(NAME.as_ptr(), SIZE, Some(initialise), &raw mut found)
+        };
+        Ok(region.cast())
+    }
+
+    unsafe extern "C-unwind" fn initialise(region: *mut c_void) {
+        // SAFETY: see `locate`; a segment starts on a page.
+        unsafe { create(region.cast()) }
+    }
+}
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+mod server {
+    use std::ptr;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use pgrx::{pg_guard, pg_sys};
+
+    use super::{NAME, SIZE, Shared, Unavailable, create};
+
+    /// What the postmaster made, inherited by each session.
+    static MADE: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+    static mut NEXT_REQUEST: pg_sys::shmem_request_hook_type = None;
+    static mut NEXT_STARTUP: pg_sys::shmem_startup_hook_type = None;
+
+    /// At server start, asks for the region; in a session it is too late, and nothing happens.
+    pub(crate) fn prepare() {
+        // SAFETY: `_PG_init` runs once in the postmaster, before any other process exists; the hooks
+        // are chained as PostgreSQL asks.
+        unsafe {
+            if pg_sys::process_shared_preload_libraries_in_progress {
+                NEXT_REQUEST = pg_sys::shmem_request_hook;
+                pg_sys::shmem_request_hook = Some(request);
+                NEXT_STARTUP = pg_sys::shmem_startup_hook;
+                pg_sys::shmem_startup_hook = Some(startup);
+            }
+        }
+    }
+
+    #[pg_guard]
+    unsafe extern "C-unwind" fn request() {
+        // SAFETY: called by the server as a hook, where a request for shared memory is allowed.
+        unsafe {
+            if let Some(next) = NEXT_REQUEST {
+                next();
+            }
+            pg_sys::RequestAddinShmemSpace(SIZE);
+        }
+    }
+
+    #[pg_guard]
+    unsafe extern "C-unwind" fn startup() {
+        // SAFETY: called by the server as a hook, also after a crash, when shared memory is new and
+        // `found` is false again; the postmaster alone runs.
+        unsafe {
+            if let Some(next) = NEXT_STARTUP {
+                next();
+            }
+            let mut found = false;
+            let region: *mut Shared =
+                pg_sys::ShmemInitStruct(NAME.as_ptr(), SIZE, &raw mut found).cast();
+            if !found {
+                create(region);
+            }
+            MADE.store(region, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn locate() -> Result<*mut Shared, Unavailable> {
+        let region = MADE.load(Ordering::Relaxed);
+        if region.is_null() {
+            Err(Unavailable::NotPreloaded)
+        } else {
+            Ok(region)
+        }
+    }
+}
+
+use server::locate;
+pub(crate) use server::prepare;

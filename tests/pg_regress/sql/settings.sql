@@ -1,0 +1,10 @@
+-- Settings are the server's: no session can set them.
+\set VERBOSITY default
+SELECT id_shard(0);
+SHOW insta_ids.max_ahead_ms;
+SET insta_ids.max_ahead_ms = 5;
+ALTER SYSTEM SET insta_ids.max_ahead_ms = 1001;
+ALTER SYSTEM SET insta_ids.max_ahead_ms = -1;
+
+-- The prefix is reserved.
+SET insta_ids.max_ahead = 5;

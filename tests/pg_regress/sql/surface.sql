@@ -1,0 +1,28 @@
+-- The public surface, as the catalog has it: any change of it shows here.
+SELECT d.deptype, pg_describe_object(d.classid, d.objid, 0) AS object
+FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
+WHERE e.extname = 'insta_ids' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+ORDER BY 2 COLLATE "C";
+
+\x
+SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' AS function,
+       pg_get_function_result(p.oid) AS result,
+       CASE p.provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END AS volatility,
+       p.proisstrict AS strict,
+       CASE p.proparallel WHEN 's' THEN 'safe' WHEN 'r' THEN 'restricted' ELSE 'unsafe' END AS parallel,
+       l.lanname AS language,
+       coalesce(p.proacl::text, 'default') AS privileges,
+       obj_description(p.oid, 'pg_proc') AS comment
+FROM pg_depend d
+JOIN pg_extension e ON d.refobjid = e.oid AND d.refclassid = 'pg_extension'::regclass
+JOIN pg_proc p ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+JOIN pg_language l ON p.prolang = l.oid
+WHERE e.extname = 'insta_ids'
+ORDER BY 1 COLLATE "C";
+
+-- The library is loaded by the first call into it, and its settings with it.
+SELECT id_shard(0);
+SELECT name, unit, context, vartype, min_val, max_val, boot_val, short_desc, extra_desc
+FROM pg_settings WHERE name LIKE 'insta\_ids.%' ORDER BY 1 COLLATE "C";
+
+SELECT extname, extrelocatable FROM pg_extension WHERE extname = 'insta_ids';

@@ -1,0 +1,6 @@
+//! Tests of the pure code, with no server.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod known_answers;
+mod mint;
+mod properties;

@@ -1,0 +1,135 @@
+//! Where ids can be minted, and what is said where they cannot.
+
+use postgres::error::{DbError, SqlState};
+
+use crate::cluster::{Cluster, duplicates, ids, preload_needed};
+
+fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
+    client
+        .query(query, &[])
+        .unwrap_err()
+        .as_db_error()
+        .unwrap()
+        .clone()
+}
+
+#[test]
+fn without_preload() {
+    let cluster = Cluster::bare("not_preloaded", &["log_min_messages = warning"]);
+    let mut client = cluster.connect();
+    client
+        .batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s")
+        .unwrap();
+    if preload_needed() {
+        let error = refusal(&mut client, "SELECT next_id(5, 's')");
+        assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+        assert_eq!(
+            error.message(),
+            "insta_ids must be loaded via \"shared_preload_libraries\""
+        );
+        assert!(
+            error
+                .hint()
+                .unwrap()
+                .contains("shared_preload_libraries = 'insta_ids'")
+        );
+        assert!(
+            cluster
+                .log()
+                .contains("WARNING:  insta_ids is not loaded by the server yet")
+        );
+        // What needs no server state works, and no value of the sequence was lost.
+        client
+            .query_one("SELECT id_time(1), make_id(now(), 5, 1)", &[])
+            .unwrap();
+        assert!(
+            !client
+                .query_one("SELECT is_called FROM s", &[])
+                .unwrap()
+                .get::<_, bool>(0)
+        );
+    } else {
+        assert!(!cluster.log().contains("WARNING"));
+        let first = ids(
+            &mut client,
+            "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
+        );
+        // The segment outlives the session that made it.
+        client.close().unwrap();
+        let mut client = cluster.connect();
+        client
+            .batch_execute("SELECT setval('s', 1, false)")
+            .unwrap();
+        let second = ids(
+            &mut client,
+            "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
+        );
+        assert_eq!(duplicates([&first, &second]), 0);
+    }
+}
+
+#[test]
+fn on_a_standby() {
+    let primary = Cluster::start("primary");
+    let mut client = primary.connect();
+    client
+        .batch_execute("CREATE SEQUENCE s; CREATE TABLE t AS SELECT next_id(5, 's') AS id")
+        .unwrap();
+    let standby = primary.standby("standby");
+    let mut reader = standby.connect();
+    assert_eq!(
+        reader
+            .query_one("SELECT id_shard(id) FROM t", &[])
+            .unwrap()
+            .get::<_, i32>(0),
+        5
+    );
+    for mint in ["next_id(5, 's')", "next_ids(5, 's', 2)"] {
+        let error = refusal(&mut reader, &format!("SELECT {mint}"));
+        assert_eq!(error.code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
+        assert_eq!(
+            error.message(),
+            "cannot execute nextval() in a read-only transaction"
+        );
+    }
+}
+
+/// A backend that is killed takes the server's memory down with it; the next sessions find it made anew.
+#[test]
+fn after_a_crash() {
+    let cluster = Cluster::start("crash");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE SEQUENCE s").unwrap();
+    let before = ids(
+        &mut client,
+        "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
+    );
+    let pid: i32 = client
+        .query_one("SELECT pg_backend_pid()", &[])
+        .unwrap()
+        .get(0);
+    std::process::Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status()
+        .unwrap();
+    while client.batch_execute("SELECT").is_ok() {}
+    let mut client = cluster.reconnect();
+    let after = ids(
+        &mut client,
+        "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
+    );
+    assert_eq!(duplicates([&before, &after]), 0);
+    assert!(before.last() < after.first());
+}
+
+/// Naming it there does no harm where it is not needed, and is what users of older servers will have.
+#[test]
+fn preloaded_too_where_it_need_not_be() {
+    let cluster = Cluster::bare("preloaded", &["shared_preload_libraries = 'insta_ids'"]);
+    let mut client = cluster.connect();
+    client
+        .batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s")
+        .unwrap();
+    assert!(!cluster.log().contains("WARNING"));
+    client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
+}

@@ -1,0 +1,14 @@
+//! Tests on real servers, with the extension as users get it. `make test` sets up what they need.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used
+)]
+
+mod availability;
+mod cluster;
+mod oracle;
+mod pace;
+mod regress;
+mod uniqueness;

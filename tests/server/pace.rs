@@ -1,0 +1,156 @@
+//! Promise: at the cap of 1024 ids per millisecond and sequence, a session waits; it is never far ahead of
+//! the clock, and can be stopped at any moment.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postgres::error::SqlState;
+
+use crate::cluster::{Cluster, disorders, ids};
+
+/// As far as `insta_ids.max_ahead_ms` lets ids run ahead when it is not set.
+const AHEAD_MS: i64 = 10;
+
+/// A sequence that has one id per millisecond.
+const ONE_PER_MS: &str = "CREATE SEQUENCE s INCREMENT 1024";
+
+fn ahead_ms(client: &mut postgres::Client, mint: &str) -> i64 {
+    let query = format!(
+        "SELECT (extract(epoch FROM max(id_time(id) - at)) * 1000)::bigint
+         FROM (SELECT {mint} AS id, clock_timestamp() AS at FROM generate_series(1, 1000000) OFFSET 0) m"
+    );
+    client.query_one(&query, &[]).unwrap().get(0)
+}
+
+#[test]
+fn full_speed_is_never_far_ahead() {
+    let cluster = Cluster::start("speed");
+    let mut client = cluster.connect();
+    client
+        .batch_execute("CREATE SEQUENCE s; CREATE SEQUENCE c CACHE 32")
+        .unwrap();
+    for sequence in ["s", "c"] {
+        let ahead = ahead_ms(&mut client, &format!("next_id(5, '{sequence}')"));
+        assert!(ahead <= AHEAD_MS, "{ahead} ms ahead");
+    }
+}
+
+#[test]
+fn no_millisecond_holds_more_than_its_ids() {
+    let cluster = Cluster::start("cap");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE SEQUENCE s").unwrap();
+    let minted = ids(
+        &mut client,
+        "SELECT next_id(5, 's') FROM generate_series(1, 4000000)",
+    );
+    assert_eq!(disorders(&minted), 0);
+    let milliseconds = (minted[minted.len() - 1] >> 23) - (minted[0] >> 23) + 1;
+    let cap = milliseconds * 1024;
+    println!("{} ids in {milliseconds} ms", minted.len());
+    assert!(minted.len() as i64 <= cap);
+}
+
+#[test]
+fn how_far_ahead_is_a_setting_of_the_server() {
+    let cluster = Cluster::start("ahead");
+    let mut client = cluster.connect();
+    client
+        .batch_execute("CREATE SEQUENCE s; ALTER SYSTEM SET insta_ids.max_ahead_ms = 3")
+        .unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    while client
+        .query_one("SHOW insta_ids.max_ahead_ms", &[])
+        .unwrap()
+        .get::<_, String>(0)
+        != "3ms"
+    {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(ahead_ms(&mut client, "next_id(5, 's')") <= 3);
+}
+
+/// Claiming first and waiting after would push the sequence seconds ahead here.
+#[test]
+fn timeouts_leave_nothing_claimed() {
+    let cluster = Cluster::start("timeouts");
+    let mut client = cluster.connect();
+    client.batch_execute(ONE_PER_MS).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let cancelled: usize = thread::scope(|scope| {
+        let sessions: Vec<_> = (0..20)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = cluster.connect();
+                    client
+                        .batch_execute("SET statement_timeout = '3ms'")
+                        .unwrap();
+                    let mut cancelled = 0;
+                    while Instant::now() < end {
+                        if let Err(error) = client.query("SELECT next_ids(5, 's', 100)", &[]) {
+                            assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
+                            cancelled += 1;
+                        }
+                    }
+                    cancelled
+                })
+            })
+            .collect();
+        sessions
+            .into_iter()
+            .map(|session| session.join().unwrap())
+            .sum()
+    });
+    let ahead: i64 = client
+        .query_one(
+            "SELECT (extract(epoch FROM id_time(next_id(5, 's')) - clock_timestamp()) * 1000)::bigint",
+            &[],
+        )
+        .unwrap()
+        .get(0);
+    println!("{cancelled} calls cancelled, then {ahead} ms ahead");
+    assert!(cancelled > 1000, "only {cancelled} were cancelled");
+    assert!(ahead <= AHEAD_MS, "{ahead} ms ahead");
+}
+
+/// Starts a call that waits for about 100 s, stops it from another session, and returns its error and how
+/// long it took to stop.
+fn stopped_by(cluster: &Cluster, stop: &str) -> (Option<SqlState>, Duration) {
+    let mut other = cluster.connect();
+    let mut client = cluster.connect();
+    let pid: i32 = client
+        .query_one("SELECT pg_backend_pid()", &[])
+        .unwrap()
+        .get(0);
+    thread::scope(|scope| {
+        let call = scope.spawn(move || client.query("SELECT next_ids(5, 's', 100000)", &[]).err());
+        loop {
+            let row = other
+                .query_opt("SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'", &[&pid])
+                .unwrap();
+            if row.is_some() {
+                break;
+            }
+        }
+        let asked = Instant::now();
+        other.query(&format!("SELECT {stop}({pid})"), &[]).unwrap();
+        let error = call.join().unwrap().expect("the call was stopped");
+        (error.code().cloned(), asked.elapsed())
+    })
+}
+
+#[test]
+fn a_waiting_call_stops_at_once() {
+    let cluster = Cluster::start("stop");
+    let mut client = cluster.connect();
+    client.batch_execute(ONE_PER_MS).unwrap();
+    for (stop, code) in [
+        ("pg_cancel_backend", SqlState::QUERY_CANCELED),
+        ("pg_terminate_backend", SqlState::ADMIN_SHUTDOWN),
+    ] {
+        let (error, took) = stopped_by(&cluster, stop);
+        assert_eq!(error, Some(code));
+        assert!(took < Duration::from_secs(1), "{stop} took {took:?}");
+    }
+    client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
+}

@@ -1,0 +1,166 @@
+//! Promise: one sequence and shard never yield the same id twice, whatever the sequence does.
+
+use std::thread;
+
+use crate::cluster::{Cluster, disorders, duplicates, ids};
+
+/// Mints in 8 sessions at once, each running its query `rounds` times while the first also runs `meanwhile`
+/// in between, and checks what they were given.
+fn mint(cluster: &Cluster, rounds: usize, query: impl Fn(usize) -> String + Sync, meanwhile: &str) {
+    let sessions: Vec<Vec<i64>> = thread::scope(|scope| {
+        let query = &query;
+        let sessions: Vec<_> = (0..8)
+            .map(|session| {
+                scope.spawn(move || {
+                    let mut client = cluster.connect();
+                    let mut minted = Vec::new();
+                    for _ in 0..rounds {
+                        minted.extend(ids(&mut client, &query(session)));
+                        if session == 0 {
+                            client.batch_execute(meanwhile).unwrap();
+                        }
+                    }
+                    minted
+                })
+            })
+            .collect();
+        sessions
+            .into_iter()
+            .map(|session| session.join().unwrap())
+            .collect()
+    });
+    let minted: usize = sessions.iter().map(Vec::len).sum();
+    println!("{minted} ids, {} duplicates", duplicates(&sessions));
+    assert_eq!(duplicates(&sessions), 0, "of {minted} ids");
+    for session in &sessions {
+        assert_eq!(disorders(session), 0, "in a session of {}", session.len());
+    }
+}
+
+fn next_ids(shard: usize, count: u32) -> String {
+    format!("SELECT next_id({shard}, 's') FROM generate_series(1, {count})")
+}
+
+#[test]
+fn sessions_on_one_sequence() {
+    let cluster = Cluster::start("plain");
+    cluster
+        .connect()
+        .batch_execute("CREATE SEQUENCE s")
+        .unwrap();
+    mint(&cluster, 1, |_| next_ids(5, 500_000), "");
+}
+
+#[test]
+fn sessions_with_cached_values() {
+    let cluster = Cluster::start("cached");
+    cluster
+        .connect()
+        .batch_execute("CREATE SEQUENCE s CACHE 50")
+        .unwrap();
+    mint(&cluster, 1, |_| next_ids(5, 500_000), "");
+}
+
+#[test]
+fn two_shards_on_one_sequence() {
+    let cluster = Cluster::start("shards");
+    cluster
+        .connect()
+        .batch_execute("CREATE SEQUENCE s")
+        .unwrap();
+    mint(&cluster, 1, |session| next_ids(session % 2, 500_000), "");
+}
+
+#[test]
+fn many_at_once() {
+    let cluster = Cluster::start("many");
+    cluster
+        .connect()
+        .batch_execute("CREATE SEQUENCE s")
+        .unwrap();
+    mint(
+        &cluster,
+        1,
+        |_| "SELECT next_ids(5, 's', 100000)".into(),
+        "",
+    );
+}
+
+#[test]
+fn a_sequence_that_is_set_back() {
+    let cluster = Cluster::start("setval");
+    cluster
+        .connect()
+        .batch_execute(
+            "CREATE SEQUENCE s;
+             CREATE TABLE t (id bigint DEFAULT next_id(5, 's'));
+             ALTER SEQUENCE s OWNED BY t.id",
+        )
+        .unwrap();
+    mint(
+        &cluster,
+        50,
+        |_| next_ids(5, 10_000),
+        "SELECT setval('s', 1); TRUNCATE t RESTART IDENTITY",
+    );
+}
+
+#[test]
+fn a_short_cycle() {
+    let cluster = Cluster::start("cycle");
+    cluster
+        .connect()
+        .batch_execute("CREATE SEQUENCE s MAXVALUE 100 CYCLE")
+        .unwrap();
+    mint(&cluster, 1, |_| next_ids(5, 20_000), "");
+}
+
+/// Every value has the same residue, so there is one id per millisecond.
+#[test]
+fn one_residue() {
+    let cluster = Cluster::start("residue");
+    cluster
+        .connect()
+        .batch_execute("CREATE SEQUENCE s INCREMENT 1024")
+        .unwrap();
+    mint(&cluster, 1, |_| next_ids(5, 2_000), "");
+}
+
+/// Temporary sequences are reached by their OID alone, which a later one may get again.
+#[test]
+fn a_temporary_sequence() {
+    let cluster = Cluster::start("temporary");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE TEMPORARY SEQUENCE s").unwrap();
+    let minted = ids(&mut client, &next_ids(5, 10_000));
+    assert_eq!((duplicates([&minted]), disorders(&minted)), (0, 0));
+}
+
+/// A session that mints from many sequences and shards keeps the order of each.
+#[test]
+fn many_sequences_in_one_session() {
+    let cluster = Cluster::start("sequences");
+    let mut client = cluster.connect();
+    for n in 0..50 {
+        client
+            .batch_execute(&format!("CREATE SEQUENCE s{n} CACHE 10"))
+            .unwrap();
+    }
+    let minted = ids(
+        &mut client,
+        "SELECT next_id(shard, ('s' || n)::regclass)
+         FROM generate_series(1, 100), generate_series(0, 49) n, generate_series(0, 19) shard",
+    );
+    for sequence in 0..50 {
+        for shard in 0..20 {
+            let one: Vec<i64> = minted
+                .iter()
+                .copied()
+                .skip(sequence * 20 + shard)
+                .step_by(1000)
+                .collect();
+            assert_eq!(one.len(), 100);
+            assert_eq!(disorders(&one), 0);
+        }
+    }
+}
