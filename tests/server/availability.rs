@@ -122,6 +122,21 @@ fn after_a_crash() {
     assert!(before.last() < after.first());
 }
 
+/// Not even before the library that knows the setting is loaded.
+#[test]
+fn no_session_sets_a_setting() {
+    let cluster = Cluster::bare("settings", &[]);
+    let mut client = cluster.connect();
+    client
+        .batch_execute("SET insta_ids.max_ahead_ms = 1000; LOAD 'insta_ids'")
+        .unwrap();
+    let in_force: String = client
+        .query_one("SHOW insta_ids.max_ahead_ms", &[])
+        .unwrap()
+        .get(0);
+    assert_eq!(in_force, "10ms");
+}
+
 /// Naming it there does no harm where it is not needed, and is what users of older servers will have.
 #[test]
 fn preloaded_too_where_it_need_not_be() {

@@ -55,10 +55,13 @@ fn no_millisecond_holds_more_than_its_ids() {
 fn how_far_ahead_is_a_setting_of_the_server() {
     let cluster = Cluster::start("ahead");
     let mut client = cluster.connect();
+    client.batch_execute("CREATE SEQUENCE s").unwrap();
     client
-        .batch_execute("CREATE SEQUENCE s; ALTER SYSTEM SET insta_ids.max_ahead_ms = 3")
+        .batch_execute("ALTER SYSTEM SET insta_ids.max_ahead_ms = 3")
         .unwrap();
-    client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    client
+        .batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'")
+        .unwrap();
     while client
         .query_one("SHOW insta_ids.max_ahead_ms", &[])
         .unwrap()

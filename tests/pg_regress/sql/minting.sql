@@ -1,5 +1,6 @@
 -- Minting: what is refused, and how.
 SET timezone = 'UTC';
+SET datestyle = 'ISO';
 \set VERBOSITY default
 CREATE SEQUENCE s;
 CREATE TABLE t (id bigint DEFAULT next_id(5, 's'), note text);

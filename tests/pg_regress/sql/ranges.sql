@@ -1,5 +1,6 @@
 -- Ranges of time use the index of the id, and no column for the time is needed.
 SET timezone = 'UTC';
+SET datestyle = 'ISO';
 CREATE TABLE photos (id bigint PRIMARY KEY, user_id int);
 INSERT INTO photos
 SELECT make_id('2026-01-01'::timestamptz + n * interval '1 minute', n % 16, n), n

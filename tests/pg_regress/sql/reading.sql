@@ -1,5 +1,6 @@
 -- Reading ids.
 SET timezone = 'UTC';
+SET datestyle = 'ISO';
 \set VERBOSITY default
 
 -- Ids of Instagram's own.
@@ -11,7 +12,7 @@ SELECT id, p.* FROM (VALUES (0), (9223372036854775807), (-1), (-9223372036854775
 
 -- The bounds of a millisecond; finer instants fall to theirs.
 SELECT id_min('2026-01-01'), id_max('2026-01-01');
-SELECT id_parts(id_min('2026-01-01 00:00:00.0009999')), id_parts(id_max('2026-01-01 00:00:00.000999'));
+SELECT id_parts(id_min('2026-01-01 00:00:00.000999')), id_parts(id_max('2026-01-01 00:00:00.000999'));
 SELECT id_max('2026-01-01') + 1 = id_min('2026-01-01 00:00:00.001') AS adjacent;
 SELECT id_min('2011-08-24 21:07:01.721'), id_max('2046-06-27 17:00:49.496999');
 

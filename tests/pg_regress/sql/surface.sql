@@ -2,7 +2,7 @@
 SELECT d.deptype, pg_describe_object(d.classid, d.objid, 0) AS object
 FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
 WHERE e.extname = 'insta_ids' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-ORDER BY 2 COLLATE "C";
+ORDER BY 2;
 
 \x
 SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' AS function,
@@ -18,11 +18,11 @@ JOIN pg_extension e ON d.refobjid = e.oid AND d.refclassid = 'pg_extension'::reg
 JOIN pg_proc p ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
 JOIN pg_language l ON p.prolang = l.oid
 WHERE e.extname = 'insta_ids'
-ORDER BY 1 COLLATE "C";
+ORDER BY 1;
 
 -- The library is loaded by the first call into it, and its settings with it.
 SELECT id_shard(0);
 SELECT name, unit, context, vartype, min_val, max_val, boot_val, short_desc, extra_desc
-FROM pg_settings WHERE name LIKE 'insta\_ids.%' ORDER BY 1 COLLATE "C";
+FROM pg_settings WHERE name LIKE 'insta\_ids.%' ORDER BY 1;
 
 SELECT extname, extrelocatable FROM pg_extension WHERE extname = 'insta_ids';
