@@ -1,7 +1,7 @@
 //! Instagram's sharded 64-bit ids, minted inside PostgreSQL.
 //!
 //! This file is wiring only. The way of an id through the house is one line:
-//! `api::minting::generate` -> [`pg::sequence`] -> [`mint`] -> [`id`].
+//! `api::minting::generate` -> `pg::sequence` -> [`mint`] -> [`id`].
 //! ARCHITECTURE.md says where everything lives, and what each room must not know.
 
 mod api;

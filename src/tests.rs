@@ -1,4 +1,5 @@
 //! Tests that run inside a server, by pgrx: what the boundary does with PostgreSQL's own values.
+#![allow(clippy::unwrap_used)]
 
 use pgrx::prelude::*;
 

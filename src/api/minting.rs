@@ -45,15 +45,15 @@ fn make_id(at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
 
 /// The next id of a shard from a sequence: `nextval`, then the mint loop.
 fn generate(shard: Shard, sequence: Sequence) -> SqlResult<Id> {
-    let shared = shared::attach()?;
+    let state = shared::attach()?;
     let seq = Seq::of(sequence.next()?)?;
-    let key = Key::new(shared.seed, database(), sequence.oid(), shard);
+    let key = Key::new(state.seed, database(), sequence.oid(), shard);
     let earliest = ORDER.with_borrow(|order| order.earliest(key, seq));
     let ahead = settings::max_ahead_ms();
-    let slot = shared.guard.0.slot(key, seq);
+    let slot = state.guard.0.slot(key, seq);
     let id = claim(
         &ServerClock,
-        &shared.time.0,
+        &state.time.0,
         ahead,
         slot,
         earliest,

@@ -70,9 +70,7 @@ impl Key {
 
     fn window(self) -> usize {
         // The top bits; the session's map uses the lower ones.
-        #[expect(clippy::cast_possible_truncation, reason = "10 bits are left")]
-        let window = (self.0 >> (u64::BITS - WINDOW_BITS)) as usize;
-        window
+        (self.0 >> (u64::BITS - WINDOW_BITS)) as usize
     }
 }
 

@@ -9,6 +9,7 @@ pub struct SharedTime(AtomicI64);
 
 impl SharedTime {
     /// A time that starts at the Unix epoch; the server's own lies in shared memory.
+    #[must_use]
     pub fn new() -> Self {
         Self(AtomicI64::new(0))
     }

@@ -59,7 +59,7 @@ impl Cluster {
 
     /// A session on a server that is coming back from a crash.
     pub fn reconnect(&self) -> Client {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             match self.config().connect(NoTls) {
                 Ok(client) => return client,

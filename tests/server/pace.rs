@@ -48,7 +48,7 @@ fn no_millisecond_holds_more_than_its_ids() {
     let milliseconds = (minted[minted.len() - 1] >> 23) - (minted[0] >> 23) + 1;
     let cap = milliseconds * 1024;
     println!("{} ids in {milliseconds} ms", minted.len());
-    assert!(minted.len() as i64 <= cap);
+    assert!(i64::try_from(minted.len()).unwrap() <= cap);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The SQL surface, by PostgreSQL's own `pg_regress`: tests/pg_regress/{sql,expected}.
+//! The SQL surface, by PostgreSQL's own `pg_regress`, over `tests/pg_regress`.
 
 use std::fs;
 use std::path::Path;
