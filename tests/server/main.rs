@@ -8,6 +8,7 @@
 
 mod availability;
 mod cluster;
+mod docs;
 mod oracle;
 mod pace;
 mod regress;

@@ -1,0 +1,7 @@
+-- One session's part of the full speed of a sequence: how many ids, in which milliseconds, in what order.
+INSERT INTO full_speed
+SELECT :sessions, count(*), min(id), max(id), count(*) FILTER (WHERE id <= previous), max(id_time(id) - at)
+FROM (
+    SELECT id, at, lag(id) OVER () AS previous
+    FROM (SELECT next_id(5, 'full') AS id, clock_timestamp() AS at FROM generate_series(1, :ids) OFFSET 0) minted
+) m;

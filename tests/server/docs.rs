@@ -1,0 +1,56 @@
+//! The documents say what is so.
+
+use std::fs;
+
+use postgres::SimpleQueryMessage;
+
+use crate::cluster::{Cluster, checkout};
+
+/// The blocks of SQL in a document, in their order.
+fn examples(document: &str) -> Vec<String> {
+    let text = fs::read_to_string(checkout().join(document)).unwrap();
+    text.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_example_runs() {
+    for document in ["README.md", "docs/reference.md"] {
+        let cluster = Cluster::start("docs");
+        let mut client = cluster.connect();
+        client.batch_execute("DROP EXTENSION insta_ids").unwrap();
+        if document != "README.md" {
+            client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+        }
+        let examples = examples(document);
+        assert!(!examples.is_empty(), "{document} has no example");
+        for example in examples {
+            let results = client.simple_query(&example);
+            assert!(results.is_ok(), "{document}: {example}{}", results.unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn the_reference_has_the_comments_words() {
+    let reference = fs::read_to_string(checkout().join("docs/reference.md")).unwrap();
+    let cluster = Cluster::start("comments");
+    let comments = cluster
+        .connect()
+        .simple_query(
+            "SELECT p.proname, obj_description(p.oid, 'pg_proc')
+             FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid AND e.extname = 'insta_ids'
+             JOIN pg_proc p ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+             WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'",
+        )
+        .unwrap();
+    let mut functions = 0;
+    for row in comments {
+        if let SimpleQueryMessage::Row(row) = row {
+            let (function, comment) = (row.get(0).unwrap(), row.get(1).expect("each function has a comment"));
+            let line = reference.lines().find(|line| line.contains(comment));
+            assert!(line.is_some_and(|line| line.contains(&format!("`{function}("))), "{function}: {comment}");
+            functions += 1;
+        }
+    }
+    assert_eq!(functions, 10);
+}
