@@ -35,16 +35,16 @@ pub fn claim<C: Clock>(
     loop {
         // The slot before the clock: then what others did to it is within their time, so within ours, and
         // a session that was held up here does not wait for what is past.
-        let last = slot.last();
+        let used = slot.used();
         let reading = clock.now();
         let now = time.advance(reading);
-        let at = now.max(earliest).max(last.plus(1));
+        let at = used.first_free(now.max(earliest));
         if at > now.plus(max_ahead_ms) {
             clock.wait(at.get() - max_ahead_ms - reading.get());
             continue;
         }
         let id = Id::new(at, shard, seq)?;
-        if slot.claim(last, at) {
+        if slot.claim(used, at) {
             return Ok(id);
         }
     }

@@ -9,7 +9,7 @@
 )]
 
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicI64;
+use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 #[path = "../../src/id/mod.rs"]
@@ -38,12 +38,12 @@ impl Clock for Reading {
 
 struct Server {
     time: SharedTime,
-    cell: AtomicI64,
+    cell: AtomicU64,
 }
 
 impl Server {
-    /// Mints with the one residue there is, as a session that never minted before.
-    fn mint(&self, clock: i64) -> Id {
+    /// Mints with the one residue there is, in a session that reads `clock` and may not go before `earliest`.
+    fn mint(&self, clock: i64, earliest: i64) -> Id {
         let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(7).unwrap());
         claim(
             &Reading(clock),
@@ -61,20 +61,20 @@ impl Server {
 fn server() -> Arc<Server> {
     Arc::new(Server {
         time: SharedTime::new(),
-        cell: AtomicI64::new(0),
+        cell: AtomicU64::new(0),
     })
 }
 
-/// Sessions whose clock readings differ, each minting twice.
+/// Sessions whose clocks and orders differ, each minting twice: above, below and between what is used.
 #[test]
 fn no_residue_is_used_twice_in_a_millisecond() {
     loom::model(|| {
         let server = server();
-        let sessions: Vec<_> = [NOW, NOW + 1]
+        let sessions: Vec<_> = [(NOW, NOW + 3), (NOW + 1, 0)]
             .into_iter()
-            .map(|clock| {
+            .map(|(clock, earliest)| {
                 let server = server.clone();
-                thread::spawn(move || [server.mint(clock), server.mint(clock)])
+                thread::spawn(move || [server.mint(clock, earliest), server.mint(clock, 0)])
             })
             .collect();
         let mut ids: Vec<Id> = sessions
@@ -94,10 +94,10 @@ fn time_never_goes_back() {
     loom::model(|| {
         let server = server();
         let other = server.clone();
-        let session = thread::spawn(move || other.mint(NOW + 100));
-        let concurrent = server.mint(NOW);
+        let session = thread::spawn(move || other.mint(NOW + 100, 0));
+        let concurrent = server.mint(NOW, 0);
         let first = session.join().unwrap();
-        let second = server.mint(NOW);
+        let second = server.mint(NOW, 0);
         assert!(second.at() >= first.at().plus(-AHEAD_MS));
         assert!(second.at() >= concurrent.at().plus(-AHEAD_MS));
         assert!(second != first && second != concurrent && first != concurrent);

@@ -1,7 +1,7 @@
 //! src/mint, file by file, with loom's atomics in the place of the real ones.
 
 mod atomic {
-    pub(super) use loom::sync::atomic::{AtomicI64, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 }
 
 #[path = "../../src/mint/claim.rs"]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::AtomicU64;
 
 use insta_ids::id::{EPOCH, Id, LAST, Millis, Seq, Shard};
 use insta_ids::mint::{Clock, Key, SessionOrder, SharedTime, Slot, claim};
@@ -42,7 +42,7 @@ impl Clock for Still {
 /// The server's state for one sequence and shard, and one session's.
 struct Server {
     time: SharedTime,
-    slots: Vec<AtomicI64>,
+    slots: Vec<AtomicU64>,
     key: Key,
 }
 
@@ -51,7 +51,7 @@ impl Server {
         let key = Key::new(42, 1, 2, Shard::new(5).unwrap());
         Self {
             time: SharedTime::new(),
-            slots: (0..1024).map(|_| AtomicI64::new(0)).collect(),
+            slots: (0..1024).map(|_| AtomicU64::new(0)).collect(),
             key,
         }
     }
@@ -117,7 +117,7 @@ fn a_stopped_wait_leaves_nothing_claimed() {
 
 #[test]
 fn a_clock_outside_the_format_is_an_error() {
-    let slot = AtomicI64::new(0);
+    let slot = AtomicU64::new(0);
     let mint = |now: Millis| {
         let (shard, seq) = (Shard::new(0).unwrap(), Seq::of(0).unwrap());
         claim(
@@ -155,6 +155,19 @@ fn a_session_forgets_what_says_nothing_any_more() {
     assert!(order.len() < 1000, "{} are remembered", order.len());
 }
 
+/// A session that was held up with its value, while another went round all residues.
+#[test]
+fn a_session_that_was_overtaken_finds_its_millisecond() {
+    let (server, clock) = (Server::new(), Still::at(START));
+    let (mut held_up, mut other) = (SessionOrder::default(), SessionOrder::default());
+    let ids: Vec<Id> = (1..3 * 1024)
+        .map(|value| server.mint(&clock, &mut other, value))
+        .collect();
+    assert_eq!(ids.last().unwrap().at(), START.plus(2));
+    // Value 0 was the other session's first; its slot was used at START + 1 and + 2 by values 1024 and 2048.
+    assert_eq!(server.mint(&clock, &mut held_up, 0).at(), START);
+}
+
 /// What may happen next in a server with three sessions.
 #[derive(Clone, Debug)]
 enum Step {
@@ -171,6 +184,25 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// A slot against a set of all the milliseconds in which it was used.
+    #[test]
+    fn a_slot_gives_the_first_free_millisecond(starts in prop::collection::vec(0..60_i64, 1..200)) {
+        let cell = AtomicU64::new(0);
+        let (shard, seq) = (Shard::new(0).unwrap(), Seq::of(0).unwrap());
+        let mut used = HashSet::new();
+        let mut last = 0;
+        for start in starts {
+            let clock = Still::at(START.plus(start));
+            let id = claim(&clock, &SharedTime::new(), 1000, Slot::new(&cell), Millis::new(0), shard, seq).unwrap();
+            let at = id.at().get() - START.get();
+            // 16 milliseconds before the last one are remembered; those before them count as used.
+            let expected = (start..).find(|ms| !used.contains(ms) && *ms >= last - 16).unwrap();
+            prop_assert_eq!(at, expected);
+            used.insert(at);
+            last = last.max(at);
+        }
+    }
 
     /// Whatever the values of the sequence, and wherever the clock goes.
     #[test]
