@@ -2,7 +2,7 @@
 //!
 //! | state | kept in | promise |
 //! |---|---|---|
-//! | [`Guard`]: the last millisecond of each residue | shared memory | never the same id twice |
+//! | [`Guard`]: the milliseconds of each residue | shared memory | never the same id twice |
 //! | [`SharedTime`]: the greatest clock reading | shared memory | time never goes back on a server |
 //! | [`SessionOrder`]: each sequence's last id | the session | a session's ids strictly increase |
 //!
