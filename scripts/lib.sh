@@ -26,7 +26,9 @@ step() {
     log=$TARGET/log/$(tr -cs '[:alnum:]\n' - <<<"$what").log
     mkdir -p "$TARGET/log"
     printf '%s ... ' "$what" >&2
-    if "$@" >"$log" 2>&1; then
+    # In the background, as within a condition bash would go on after a failed command.
+    "$@" >"$log" 2>&1 &
+    if wait $!; then
         say "$(($(date +%s) - started)) s"
     else
         say "failed"
@@ -90,9 +92,24 @@ choose_server() {
     esac
 }
 
+# A library that a server has open must not be written over: its processes would run into the new one's bytes.
+unlink_library() {
+    local library
+    library=$("$PG_CONFIG" --pkglibdir)/insta_ids.so
+    [ ! -e "$library" ] || rm -f "$library" 2>/dev/null || as_root rm -f "$library"
+}
+
+# wait_all PID...: fails if one of them did.
+wait_all() {
+    local pid status=0
+    for pid; do wait "$pid" || status=1; done
+    return $status
+}
+
 # Where servers and clusters of our own are: under target/, unless the user that runs them cannot go there
 # (a checkout in /root), or the path is too long for a socket.
 choose_home() {
+    id "$SERVER_USER" >/dev/null 2>&1 || packages postgresql-common
     HOME_OF_SERVERS=$TARGET
     mkdir -p "$TARGET"
     if [ ${#TARGET} -gt 70 ] || ! as_server test -x "$TARGET"; then

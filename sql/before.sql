@@ -1,8 +1,9 @@
--- Before anything is made: refuses a place that is taken, and tells what the server still needs.
+-- Before anything is made: tells what the server still needs.
 DO $$
 BEGIN
     IF pg_catalog.current_setting('server_version_num')::pg_catalog.int4 < 170000
-        AND pg_catalog.current_setting('shared_preload_libraries') !~ '\minsta_ids\M'
+        AND 'insta_ids' <> ALL (
+            pg_catalog.regexp_split_to_array(pg_catalog.current_setting('shared_preload_libraries'), '[\s,"/]+'))
     THEN
         RAISE WARNING USING
             MESSAGE = 'insta_ids is not loaded by the server yet, so next_id will fail',

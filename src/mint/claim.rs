@@ -1,7 +1,7 @@
 //! The mint loop: finds the millisecond of an id and claims it.
 
 use super::{SharedTime, Slot};
-use crate::id::{Error, Id, Millis, Seq, Shard};
+use crate::id::{Error, Id, LAST, Millis, Seq, Shard};
 
 /// The clock that ids are minted by, and the way to let it go on.
 pub trait Clock {
@@ -37,6 +37,10 @@ pub fn claim<C: Clock>(
         // a session that was held up here does not wait for what is past.
         let used = slot.used();
         let reading = clock.now();
+        if reading > LAST {
+            // Not taken into account: the shared time could never come back from there.
+            return Err(Error::PastLast(reading));
+        }
         let now = time.advance(reading);
         let at = used.first_free(now.max(earliest));
         if at > now.plus(max_ahead_ms) {

@@ -121,7 +121,7 @@ mod server {
     }
 
     unsafe extern "C-unwind" fn initialise(region: *mut c_void) {
-        // SAFETY: see `locate`; a segment starts on a page.
+        // SAFETY: see `locate`; the server aligns what it gives out to 128 bytes at least.
         unsafe { create(region.cast()) }
     }
 }

@@ -50,7 +50,7 @@ impl Server {
             &self.time,
             AHEAD_MS,
             Slot::new(&self.cell),
-            Millis::new(0),
+            Millis::new(earliest),
             shard,
             seq,
         )

@@ -140,6 +140,27 @@ fn a_clock_outside_the_format_is_an_error() {
 }
 
 #[test]
+fn one_reading_beyond_the_format_spoils_nothing() {
+    let (server, mut order) = (Server::new(), SessionOrder::default());
+    let seq = Seq::of(0).unwrap();
+    let slot = Slot::new(&server.slots[0]);
+    let far = Still::at(LAST.plus(1));
+    assert!(
+        claim(
+            &far,
+            &server.time,
+            AHEAD_MS,
+            slot,
+            Millis::new(0),
+            Shard::new(5).unwrap(),
+            seq
+        )
+        .is_err()
+    );
+    assert_eq!(server.mint(&Still::at(START), &mut order, 0).at(), START);
+}
+
+#[test]
 fn a_session_forgets_what_says_nothing_any_more() {
     let mut order = SessionOrder::default();
     let seq = Seq::of(0).unwrap();

@@ -1,8 +1,10 @@
 //! Where ids can be minted, and what is said where they cannot.
 
+use std::process::Command;
+
 use postgres::error::{DbError, SqlState};
 
-use crate::cluster::{Cluster, duplicates, ids, preload_needed};
+use crate::cluster::{Cluster, duplicates, ids, pg_config, preload_needed};
 
 fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
     client
@@ -108,11 +110,11 @@ fn after_a_crash() {
         .query_one("SELECT pg_backend_pid()", &[])
         .unwrap()
         .get(0);
-    std::process::Command::new("kill")
+    Command::new("kill")
         .args(["-9", &pid.to_string()])
         .status()
         .unwrap();
-    while client.batch_execute("SELECT").is_ok() {}
+    cluster.await_log("all server processes terminated; reinitializing");
     let mut client = cluster.reconnect();
     let after = ids(
         &mut client,
@@ -147,4 +149,93 @@ fn preloaded_too_where_it_need_not_be() {
         .unwrap();
     assert!(!cluster.log().contains("WARNING"));
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
+}
+
+/// Ids go on in a database that was dumped and restored, in whatever schema the extension is.
+#[test]
+fn dump_and_restore_in_a_schema() {
+    let cluster = Cluster::start("dump");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE other").unwrap();
+    client
+        .batch_execute(
+            "DROP EXTENSION insta_ids;
+             CREATE SCHEMA ids;
+             CREATE EXTENSION insta_ids SCHEMA ids;
+             CREATE SEQUENCE s;
+             CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql VOLATILE RETURN ids.next_id(7, 's');
+             CREATE TABLE t (
+                 id bigint PRIMARY KEY DEFAULT ids.next_id(5, 's'),
+                 wrapped bigint DEFAULT wrapper(),
+                 shard int GENERATED ALWAYS AS (ids.id_shard(id)) STORED,
+                 CHECK (ids.id_shard(id) = 5)
+             );
+             CREATE INDEX ON t (ids.id_time(id));
+             INSERT INTO t SELECT FROM generate_series(1, 100)",
+        )
+        .unwrap();
+    let pipe = format!(
+        "{0}/pg_dump {1} postgres | {0}/psql -q -v ON_ERROR_STOP=1 {1} other",
+        pg_config("--bindir"),
+        format!("-h {} -U postgres", cluster.socket.display())
+    );
+    let status = Command::new("bash")
+        .args(["-o", "pipefail", "-c", &pipe])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut other = cluster.connect_to("other");
+    other
+        .batch_execute("INSERT INTO t SELECT FROM generate_series(1, 100)")
+        .unwrap();
+    let row = other
+        .query_one(
+            "SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE shard = 5 AND ids.id_shard(wrapped) = 7),
+                    (SELECT count(*) FROM t WHERE ids.id_between(id, now() - interval '1 hour', now() + interval '1 hour'))
+             FROM t",
+            &[],
+        )
+        .unwrap();
+    assert_eq!(
+        [0, 1, 2, 3].map(|column| row.get::<_, i64>(column)),
+        [200; 4]
+    );
+}
+
+/// A library that finds the memory of another version refuses: two guards are no guard.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+#[test]
+fn beside_another_version() {
+    let cluster = Cluster::start("versions");
+    let mut client = cluster.connect();
+    client
+        .batch_execute("CREATE SEQUENCE s; SELECT next_id(5, 's')")
+        .unwrap();
+    // The same library, but for the number by which it knows its memory.
+    let library = std::fs::read(format!("{}/insta_ids.so", pg_config("--pkglibdir"))).unwrap();
+    let mark = u64::from_be_bytes(*b"insta_id").to_le_bytes();
+    let mut other = library.clone();
+    for at in 0..library.len() - mark.len() {
+        if library[at..].starts_with(&mark) {
+            other[at] ^= 1;
+        }
+    }
+    assert_ne!(library, other);
+    let path = cluster.socket.join("other_version.so");
+    std::fs::write(&path, other).unwrap();
+    // In a session of its own, as both would define the same settings.
+    let mut client = cluster.connect();
+    client
+        .batch_execute(&format!(
+            "CREATE FUNCTION other(int, regclass) RETURNS bigint STRICT LANGUAGE c AS '{}', 'next_id_wrapper'",
+            path.display()
+        ))
+        .unwrap();
+    let error = refusal(&mut client, "SELECT other(5, 's')");
+    assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+    assert_eq!(
+        error.message(),
+        "another version of insta_ids is in use by this server"
+    );
+    assert_eq!(error.hint(), Some("Restart the server."));
 }

@@ -54,14 +54,18 @@ impl Cluster {
     }
 
     pub fn connect(&self) -> Client {
-        self.config().connect(NoTls).unwrap()
+        self.connect_to("postgres")
+    }
+
+    pub fn connect_to(&self, database: &str) -> Client {
+        self.config().dbname(database).connect(NoTls).unwrap()
     }
 
     /// A session on a server that is coming back from a crash.
     pub fn reconnect(&self) -> Client {
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
-            match self.config().connect(NoTls) {
+            match self.config().dbname("postgres").connect(NoTls) {
                 Ok(client) => return client,
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
@@ -76,6 +80,15 @@ impl Cluster {
             .user("postgres")
             .dbname("postgres");
         config
+    }
+
+    /// Waits until the server has written this to its log.
+    pub fn await_log(&self, text: &str) {
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "the log does not say {text:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub fn log(&self) -> String {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, disorders, ids};
+use crate::cluster::Cluster;
 
 /// As far as `insta_ids.max_ahead_ms` lets ids run ahead when it is not set.
 const AHEAD_MS: i64 = 10;
@@ -14,41 +14,48 @@ const AHEAD_MS: i64 = 10;
 /// A sequence that has one id per millisecond.
 const ONE_PER_MS: &str = "CREATE SEQUENCE s INCREMENT 1024";
 
-fn ahead_ms(client: &mut postgres::Client, mint: &str) -> i64 {
+/// Mints `count` ids in one query, and returns how far the newest was ahead of the clock.
+fn ahead_ms(client: &mut postgres::Client, mint: &str, count: u32) -> i64 {
     let query = format!(
         "SELECT (extract(epoch FROM max(id_time(id) - at)) * 1000)::bigint
-         FROM (SELECT {mint} AS id, clock_timestamp() AS at FROM generate_series(1, 1000000) OFFSET 0) m"
+         FROM (SELECT {mint} AS id, clock_timestamp() AS at FROM generate_series(1, {count}) OFFSET 0) m"
     );
     client.query_one(&query, &[]).unwrap().get(0)
 }
 
+/// How fast it is, `make bench` says: a test of that would depend on the machine's other work.
 #[test]
 fn full_speed_is_never_far_ahead() {
     let cluster = Cluster::start("speed");
-    let mut client = cluster.connect();
-    client
+    cluster
+        .connect()
         .batch_execute("CREATE SEQUENCE s; CREATE SEQUENCE c CACHE 32")
         .unwrap();
     for sequence in ["s", "c"] {
-        let ahead = ahead_ms(&mut client, &format!("next_id(5, '{sequence}')"));
-        assert!(ahead <= AHEAD_MS, "{ahead} ms ahead");
+        for sessions in [1, 8] {
+            thread::scope(|scope| {
+                for _ in 0..sessions {
+                    scope.spawn(|| {
+                        let mint = format!("next_id(5, '{sequence}')");
+                        let ahead = ahead_ms(&mut cluster.connect(), &mint, 2_000_000 / sessions);
+                        assert!(ahead <= AHEAD_MS, "{ahead} ms ahead");
+                    });
+                }
+            });
+        }
     }
 }
 
-#[test]
-fn no_millisecond_holds_more_than_its_ids() {
-    let cluster = Cluster::start("cap");
-    let mut client = cluster.connect();
-    client.batch_execute("CREATE SEQUENCE s").unwrap();
-    let minted = ids(
-        &mut client,
-        "SELECT next_id(5, 's') FROM generate_series(1, 4000000)",
-    );
-    assert_eq!(disorders(&minted), 0);
-    let milliseconds = (minted[minted.len() - 1] >> 23) - (minted[0] >> 23) + 1;
-    let cap = milliseconds * 1024;
-    println!("{} ids in {milliseconds} ms", minted.len());
-    assert!(i64::try_from(minted.len()).unwrap() <= cap);
+fn set_max_ahead(client: &mut postgres::Client, ms: i64) {
+    let query = format!("ALTER SYSTEM SET insta_ids.max_ahead_ms = {ms}");
+    client.batch_execute(&query).unwrap();
+    client
+        .batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'")
+        .unwrap();
+    let in_force = "SELECT setting::bigint FROM pg_settings WHERE name = 'insta_ids.max_ahead_ms'";
+    while client.query_one(in_force, &[]).unwrap().get::<_, i64>(0) != ms {
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -56,21 +63,8 @@ fn how_far_ahead_is_a_setting_of_the_server() {
     let cluster = Cluster::start("ahead");
     let mut client = cluster.connect();
     client.batch_execute("CREATE SEQUENCE s").unwrap();
-    client
-        .batch_execute("ALTER SYSTEM SET insta_ids.max_ahead_ms = 3")
-        .unwrap();
-    client
-        .batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'")
-        .unwrap();
-    while client
-        .query_one("SHOW insta_ids.max_ahead_ms", &[])
-        .unwrap()
-        .get::<_, String>(0)
-        != "3ms"
-    {
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert!(ahead_ms(&mut client, "next_id(5, 's')") <= 3);
+    set_max_ahead(&mut client, 3);
+    assert!(ahead_ms(&mut client, "next_id(5, 's')", 100_000) <= 3);
 }
 
 /// Claiming first and waiting after would push the sequence seconds ahead here.
@@ -104,6 +98,10 @@ fn timeouts_leave_nothing_claimed() {
             .map(|session| session.join().unwrap())
             .sum()
     });
+    // A slot that was pushed far ahead would hold this call up until the clock has come there.
+    client
+        .batch_execute("SET statement_timeout = '200ms'")
+        .unwrap();
     let ahead: i64 = client
         .query_one(
             "SELECT (extract(epoch FROM id_time(next_id(5, 's')) - clock_timestamp()) * 1000)::bigint",
@@ -116,8 +114,8 @@ fn timeouts_leave_nothing_claimed() {
     assert!(ahead <= AHEAD_MS, "{ahead} ms ahead");
 }
 
-/// Starts a call that waits for about 100 s, stops it from another session, and returns its error and how
-/// long it took to stop.
+/// Starts a call that waits, stops it from another session, and returns its error and how long it took to
+/// stop.
 fn stopped_by(cluster: &Cluster, stop: &str) -> (Option<SqlState>, Duration) {
     let mut other = cluster.connect();
     let mut client = cluster.connect();
@@ -126,15 +124,10 @@ fn stopped_by(cluster: &Cluster, stop: &str) -> (Option<SqlState>, Duration) {
         .unwrap()
         .get(0);
     thread::scope(|scope| {
-        let call = scope.spawn(move || client.query("SELECT next_ids(5, 's', 100000)", &[]).err());
-        loop {
-            let row = other
-                .query_opt("SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'", &[&pid])
-                .unwrap();
-            if row.is_some() {
-                break;
-            }
-        }
+        let call = scope.spawn(move || client.query("SELECT next_id(5, 's')", &[]).err());
+        let waiting =
+            "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'";
+        while other.query_opt(waiting, &[&pid]).unwrap().is_none() {}
         let asked = Instant::now();
         other.query(&format!("SELECT {stop}({pid})"), &[]).unwrap();
         let error = call.join().unwrap().expect("the call was stopped");
@@ -142,6 +135,7 @@ fn stopped_by(cluster: &Cluster, stop: &str) -> (Option<SqlState>, Duration) {
     })
 }
 
+/// Not only between two short waits: ids that ran a second ahead make the next call wait for a second.
 #[test]
 fn a_waiting_call_stops_at_once() {
     let cluster = Cluster::start("stop");
@@ -151,9 +145,14 @@ fn a_waiting_call_stops_at_once() {
         ("pg_cancel_backend", SqlState::QUERY_CANCELED),
         ("pg_terminate_backend", SqlState::ADMIN_SHUTDOWN),
     ] {
+        set_max_ahead(&mut client, 1000);
+        client
+            .batch_execute("SELECT next_ids(5, 's', 1000)")
+            .unwrap();
+        set_max_ahead(&mut client, 0);
         let (error, took) = stopped_by(&cluster, stop);
         assert_eq!(error, Some(code));
-        assert!(took < Duration::from_secs(1), "{stop} took {took:?}");
+        assert!(took < Duration::from_millis(500), "{stop} took {took:?}");
     }
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
 }

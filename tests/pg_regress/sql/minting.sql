@@ -58,7 +58,6 @@ SELECT count(next_id(5, 'short')) FROM generate_series(1, 2);
 SELECT next_id(5, 'short');
 \set VERBOSITY sqlstate
 SELECT next_id(5, 't');
-SELECT next_id(5, 't_pkey');
 SELECT next_id(5, 'pg_class_oid_index');
 SELECT next_id(8192, 's');
 SELECT next_ids(5, 's', -1);
@@ -72,6 +71,9 @@ SELECT next_id(5, 'short');
 CREATE ROLE regress_app;
 SET ROLE regress_app;
 SELECT next_id(5, 's');
+\set VERBOSITY sqlstate
+SELECT next_id(5, 's');
+\set VERBOSITY default
 RESET ROLE;
 GRANT SELECT ON SEQUENCE s TO regress_app;
 SET ROLE regress_app;
@@ -92,6 +94,11 @@ SELECT next_id(5, 's');
 ROLLBACK;
 BEGIN READ ONLY;
 SELECT next_id(5, 'own');
+ROLLBACK;
+BEGIN READ ONLY;
+\set VERBOSITY sqlstate
+SELECT next_id(5, 's');
+\set VERBOSITY default
 ROLLBACK;
 BEGIN READ ONLY;
 SELECT id_time(0), make_id('2026-01-01', 5, 1);
