@@ -19,12 +19,7 @@ extension_sql_file!("../sql/before.sql", name = "before", bootstrap);
 extension_sql_file!(
     "../sql/reading.sql",
     name = "reading",
-    requires = [
-        api::reading::id_time,
-        api::reading::id_shard,
-        api::reading::id_seq,
-        api::reading::id_min
-    ]
+    requires = [api::reading::id_time, api::reading::id_shard, api::reading::id_seq, api::reading::id_min]
 );
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 

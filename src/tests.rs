@@ -9,11 +9,9 @@ mod tests {
 
     #[pg_test]
     fn instants_keep_their_millisecond() {
-        for at in [
-            "2011-08-24 21:07:01.721+00",
-            "2026-11-20 12:00:00.123999+00",
-            "2046-06-27 17:00:49.496999+00",
-        ] {
+        for at in
+            ["2011-08-24 21:07:01.721+00", "2026-11-20 12:00:00.123999+00", "2046-06-27 17:00:49.496999+00"]
+        {
             let kept = Spi::get_one_with_args::<bool>(
                 "SELECT id_time(id_min($1::timestamptz)) = date_trunc('milliseconds', $1::timestamptz)
                     AND id_time(id_max($1::timestamptz)) = id_time(id_min($1::timestamptz))",
@@ -26,11 +24,7 @@ mod tests {
     #[pg_test]
     fn ids_are_rolled_back_with_nothing() {
         Spi::run("CREATE SEQUENCE s").unwrap();
-        let mint = || {
-            Spi::get_one::<i64>("SELECT next_id(5, 's')")
-                .unwrap()
-                .unwrap()
-        };
+        let mint = || Spi::get_one::<i64>("SELECT next_id(5, 's')").unwrap().unwrap();
         let first = mint();
         let failed = Spi::run(
             "DO $$ BEGIN PERFORM next_id(5, 's'); RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END $$",

@@ -8,7 +8,7 @@ use pgrx::prelude::*;
 
 use super::millis_of;
 use crate::id::{Id, Seq, Shard};
-use crate::mint::{Key, SessionOrder, claim};
+use crate::mint::{Key, Mint, SessionOrder};
 use crate::pg::clock::ServerClock;
 use crate::pg::sequence::{Sequence, database};
 use crate::pg::shared;
@@ -25,11 +25,7 @@ fn next_id(shard: i32, seq_name: Sequence) -> SqlResult<i64> {
 }
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
-fn next_ids(
-    shard: i32,
-    seq_name: Sequence,
-    count: i32,
-) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
+fn next_ids(shard: i32, seq_name: Sequence, count: i32) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
     let shard = Shard::new(shard)?;
     if count < 0 {
         return Err(NegativeCount(count).into());
@@ -48,18 +44,9 @@ fn generate(shard: Shard, sequence: Sequence) -> SqlResult<Id> {
     let state = shared::attach()?;
     let seq = Seq::of(sequence.next()?)?;
     let key = Key::new(state.seed, database(), sequence.oid(), shard);
+    let mint = Mint { clock: &ServerClock, time: &state.time.0, max_ahead_ms: settings::max_ahead_ms() };
     let earliest = ORDER.with_borrow(|order| order.earliest(key, seq));
-    let ahead = settings::max_ahead_ms();
-    let slot = state.guard.0.slot(key, seq);
-    let id = claim(
-        &ServerClock,
-        &state.time.0,
-        ahead,
-        slot,
-        earliest,
-        shard,
-        seq,
-    )?;
-    ORDER.with_borrow_mut(|order| order.record(key, id.at(), seq, id.at().plus(-ahead)));
+    let id = mint.claim(state.guard.0.slot(key, seq), earliest, shard, seq)?;
+    ORDER.with_borrow_mut(|order| order.record(key, id.at(), seq, id.at().plus(-mint.max_ahead_ms)));
     Ok(id)
 }

@@ -28,12 +28,7 @@ impl fmt::Display for Error {
             Self::BeforeEpoch(at) => {
                 write!(f, "{} ms is before the epoch {} ms", at.get(), EPOCH.get())
             }
-            Self::PastLast(at) => write!(
-                f,
-                "{} ms is past the last instant {} ms",
-                at.get(),
-                LAST.get()
-            ),
+            Self::PastLast(at) => write!(f, "{} ms is past the last instant {} ms", at.get(), LAST.get()),
         }
     }
 }

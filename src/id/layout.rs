@@ -40,20 +40,12 @@ pub(super) const fn time_of(bits: i64) -> i64 {
     bits >> TIME_SHIFT
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "masked to 13 bits"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "masked to 13 bits")]
 pub(super) const fn shard_of(bits: i64) -> u16 {
     (bits >> SEQ_BITS) as u16 & MAX_SHARD
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "masked to 10 bits"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "masked to 10 bits")]
 pub(super) const fn seq_of(bits: i64) -> u16 {
     bits as u16 & (RESIDUES - 1)
 }

@@ -46,14 +46,7 @@ impl<'a> Slot<'a> {
 
     /// Uses the residue at `at`, a millisecond that is free in `used`, if nobody came between.
     pub(super) fn claim(self, used: Used, at: Millis) -> bool {
-        self.0
-            .compare_exchange_weak(
-                used.0,
-                used.with(at).0,
-                Ordering::Release,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+        self.0.compare_exchange_weak(used.0, used.with(at).0, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -94,9 +87,7 @@ impl Used {
         }
         // The last millisecond becomes one of those before, the oldest are forgotten.
         let before = match u32::try_from(forward) {
-            Ok(forward @ 1..=Self::BEFORE) => {
-                (self.0 << 1 | 1) << (forward - 1) & ((1 << Self::BEFORE) - 1)
-            }
+            Ok(forward @ 1..=Self::BEFORE) => (self.0 << 1 | 1) << (forward - 1) & ((1 << Self::BEFORE) - 1),
             _ => 0,
         };
         Self(at.get().cast_unsigned() << Self::BEFORE | before)

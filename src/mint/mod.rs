@@ -17,7 +17,7 @@ mod guard;
 mod session;
 mod time;
 
-pub use claim::{Clock, claim};
+pub use claim::{Clock, Mint};
 pub use guard::{Guard, Key, Slot};
 pub use session::SessionOrder;
 pub use time::SharedTime;

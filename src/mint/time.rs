@@ -22,11 +22,7 @@ impl SharedTime {
             // Nearly always: the cell is written once a millisecond, not once an id.
             return Millis::new(seen);
         }
-        Millis::new(
-            self.0
-                .fetch_max(now.get(), Ordering::Relaxed)
-                .max(now.get()),
-        )
+        Millis::new(self.0.fetch_max(now.get(), Ordering::Relaxed).max(now.get()))
     }
 }
 

@@ -106,17 +106,13 @@ mod server {
     pub(crate) fn prepare() {}
 
     /// Finds the named segment, and makes it if this is the first session to ask.
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "before PostgreSQL 17 it can be missing"
-    )]
+    #[expect(clippy::unnecessary_wraps, reason = "before PostgreSQL 17 it can be missing")]
     pub(super) fn locate() -> Result<*mut Shared, Unavailable> {
         let mut found = false;
         // SAFETY: the name is static; the callback keeps `create`'s terms, as the server calls it on a
         // new segment of SIZE bytes while it holds the registry's lock.
-        let region = unsafe {
-            pg_sys::GetNamedDSMSegment(NAME.as_ptr(), SIZE, Some(initialise), &raw mut found)
-        };
+        let region =
+            unsafe { pg_sys::GetNamedDSMSegment(NAME.as_ptr(), SIZE, Some(initialise), &raw mut found) };
         Ok(region.cast())
     }
 
@@ -175,8 +171,7 @@ mod server {
                 next();
             }
             let mut found = false;
-            let region: *mut Shared =
-                pg_sys::ShmemInitStruct(NAME.as_ptr(), SIZE, &raw mut found).cast();
+            let region: *mut Shared = pg_sys::ShmemInitStruct(NAME.as_ptr(), SIZE, &raw mut found).cast();
             if !found {
                 create(region);
             }
@@ -186,11 +181,7 @@ mod server {
 
     pub(super) fn locate() -> Result<*mut Shared, Unavailable> {
         let region = MADE.load(Ordering::Relaxed);
-        if region.is_null() {
-            Err(Unavailable::NotPreloaded)
-        } else {
-            Ok(region)
-        }
+        if region.is_null() { Err(Unavailable::NotPreloaded) } else { Ok(region) }
     }
 }
 

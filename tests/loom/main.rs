@@ -1,12 +1,6 @@
 //! The mint loop in every interleaving of its sessions, by the model checker loom. It sees the very source
 //! of src/mint, over loom's atomics.
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    unused_imports,
-    clippy::unwrap_used
-)]
+#![allow(missing_docs, unreachable_pub, dead_code, unused_imports, clippy::unwrap_used)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
@@ -18,7 +12,7 @@ mod id;
 mod mint;
 
 use id::{Id, Millis, Seq, Shard};
-use mint::{Clock, SharedTime, Slot, claim};
+use mint::{Clock, Mint, SharedTime, Slot};
 
 const NOW: i64 = 1_800_000_000_000;
 const AHEAD_MS: i64 = 10;
@@ -45,24 +39,13 @@ impl Server {
     /// Mints with the one residue there is, in a session that reads `clock` and may not go before `earliest`.
     fn mint(&self, clock: i64, earliest: i64) -> Id {
         let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(7).unwrap());
-        claim(
-            &Reading(clock),
-            &self.time,
-            AHEAD_MS,
-            Slot::new(&self.cell),
-            Millis::new(earliest),
-            shard,
-            seq,
-        )
-        .unwrap()
+        let mint = Mint { clock: &Reading(clock), time: &self.time, max_ahead_ms: AHEAD_MS };
+        mint.claim(Slot::new(&self.cell), Millis::new(earliest), shard, seq).unwrap()
     }
 }
 
 fn server() -> Arc<Server> {
-    Arc::new(Server {
-        time: SharedTime::new(),
-        cell: AtomicU64::new(0),
-    })
+    Arc::new(Server { time: SharedTime::new(), cell: AtomicU64::new(0) })
 }
 
 /// Sessions whose clocks and orders differ, each minting twice: above, below and between what is used.
@@ -77,10 +60,7 @@ fn no_residue_is_used_twice_in_a_millisecond() {
                 thread::spawn(move || [server.mint(clock, earliest), server.mint(clock, 0)])
             })
             .collect();
-        let mut ids: Vec<Id> = sessions
-            .into_iter()
-            .flat_map(|session| session.join().unwrap())
-            .collect();
+        let mut ids: Vec<Id> = sessions.into_iter().flat_map(|session| session.join().unwrap()).collect();
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), 4);

@@ -11,6 +11,6 @@ mod guard;
 #[path = "../../src/mint/time.rs"]
 mod time;
 
-pub(crate) use claim::{Clock, claim};
+pub(crate) use claim::{Clock, Mint};
 pub(crate) use guard::Slot;
 pub(crate) use time::SharedTime;

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 
 use insta_ids::id::{EPOCH, Id, LAST, Millis, Seq, Shard};
-use insta_ids::mint::{Clock, Key, SessionOrder, SharedTime, Slot, claim};
+use insta_ids::mint::{Clock, Key, Mint, SessionOrder, SharedTime, Slot};
 use proptest::prelude::*;
 
 const START: Millis = Millis::new(1_800_000_000_000);
@@ -20,10 +20,7 @@ struct Still {
 
 impl Still {
     fn at(now: Millis) -> Self {
-        Self {
-            now: Cell::new(now.get()),
-            waited: Cell::new(0),
-        }
+        Self { now: Cell::new(now.get()), waited: Cell::new(0) }
     }
 }
 
@@ -39,7 +36,11 @@ impl Clock for Still {
     }
 }
 
-/// The server's state for one sequence and shard, and one session's.
+fn mint<'a, C: Clock>(clock: &'a C, time: &'a SharedTime, max_ahead_ms: i64) -> Mint<'a, C> {
+    Mint { clock, time, max_ahead_ms }
+}
+
+/// The server's state for one sequence and shard.
 struct Server {
     time: SharedTime,
     slots: Vec<AtomicU64>,
@@ -49,27 +50,15 @@ struct Server {
 impl Server {
     fn new() -> Self {
         let key = Key::new(42, 1, 2, Shard::new(5).unwrap());
-        Self {
-            time: SharedTime::new(),
-            slots: (0..1024).map(|_| AtomicU64::new(0)).collect(),
-            key,
-        }
+        Self { time: SharedTime::new(), slots: (0..1024).map(|_| AtomicU64::new(0)).collect(), key }
     }
 
     fn mint(&self, clock: &impl Clock, order: &mut SessionOrder, value: i64) -> Id {
         let seq = Seq::of(value).unwrap();
         let slot = Slot::new(&self.slots[usize::from(seq.get())]);
         let earliest = order.earliest(self.key, seq);
-        let id = claim(
-            clock,
-            &self.time,
-            AHEAD_MS,
-            slot,
-            earliest,
-            Shard::new(5).unwrap(),
-            seq,
-        )
-        .unwrap();
+        let id =
+            mint(clock, &self.time, AHEAD_MS).claim(slot, earliest, Shard::new(5).unwrap(), seq).unwrap();
         order.record(self.key, id.at(), seq, id.at().plus(-AHEAD_MS));
         id
     }
@@ -78,9 +67,7 @@ impl Server {
 #[test]
 fn one_session_uses_every_residue_of_every_millisecond() {
     let (server, clock, mut order) = (Server::new(), Still::at(START), SessionOrder::default());
-    let ids: Vec<Id> = (0..1024 * 1000)
-        .map(|value| server.mint(&clock, &mut order, value))
-        .collect();
+    let ids: Vec<Id> = (0..1024 * 1000).map(|value| server.mint(&clock, &mut order, value)).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
     // The first 11 milliseconds are the present one and those it may run ahead.
     assert_eq!(ids.last().unwrap().at(), START.plus(999));
@@ -109,34 +96,28 @@ fn a_stopped_wait_leaves_nothing_claimed() {
     for _ in 0..100 {
         assert!(catch_unwind(AssertUnwindSafe(|| server.mint(&Stopping, &mut order, 7))).is_err());
     }
-    assert_eq!(
-        server.slots[7].load(std::sync::atomic::Ordering::Relaxed),
-        slot
-    );
+    assert_eq!(server.slots[7].load(std::sync::atomic::Ordering::Relaxed), slot);
 }
 
 #[test]
 fn a_clock_outside_the_format_is_an_error() {
     let slot = AtomicU64::new(0);
-    let mint = |now: Millis| {
+    let mint_at = |now: Millis| {
         let (shard, seq) = (Shard::new(0).unwrap(), Seq::of(0).unwrap());
-        claim(
-            &Still::at(now),
-            &SharedTime::new(),
-            AHEAD_MS,
+        mint(&Still::at(now), &SharedTime::new(), AHEAD_MS).claim(
             Slot::new(&slot),
             Millis::new(0),
             shard,
             seq,
         )
     };
-    assert!(mint(EPOCH.plus(-1)).is_err());
-    assert!(mint(LAST.plus(1)).is_err());
+    assert!(mint_at(EPOCH.plus(-1)).is_err());
+    assert!(mint_at(LAST.plus(1)).is_err());
     assert_eq!(slot.load(std::sync::atomic::Ordering::Relaxed), 0);
-    assert!(mint(EPOCH).is_ok());
-    assert!(mint(LAST).is_ok());
+    assert!(mint_at(EPOCH).is_ok());
+    assert!(mint_at(LAST).is_ok());
     // The last millisecond is used; the next is beyond the format.
-    assert!(mint(LAST).is_err());
+    assert!(mint_at(LAST).is_err());
 }
 
 #[test]
@@ -145,18 +126,8 @@ fn one_reading_beyond_the_format_spoils_nothing() {
     let seq = Seq::of(0).unwrap();
     let slot = Slot::new(&server.slots[0]);
     let far = Still::at(LAST.plus(1));
-    assert!(
-        claim(
-            &far,
-            &server.time,
-            AHEAD_MS,
-            slot,
-            Millis::new(0),
-            Shard::new(5).unwrap(),
-            seq
-        )
-        .is_err()
-    );
+    let shard = Shard::new(5).unwrap();
+    assert!(mint(&far, &server.time, AHEAD_MS).claim(slot, Millis::new(0), shard, seq).is_err());
     assert_eq!(server.mint(&Still::at(START), &mut order, 0).at(), START);
 }
 
@@ -166,12 +137,7 @@ fn a_session_forgets_what_says_nothing_any_more() {
     let seq = Seq::of(0).unwrap();
     for n in 0..1_000_000_u32 {
         let at = START.plus(i64::from(n / 10));
-        order.record(
-            Key::new(1, 1, n, Shard::new(0).unwrap()),
-            at,
-            seq,
-            at.plus(-AHEAD_MS),
-        );
+        order.record(Key::new(1, 1, n, Shard::new(0).unwrap()), at, seq, at.plus(-AHEAD_MS));
     }
     assert!(order.len() < 1000, "{} are remembered", order.len());
 }
@@ -181,9 +147,7 @@ fn a_session_forgets_what_says_nothing_any_more() {
 fn a_session_that_was_overtaken_finds_its_millisecond() {
     let (server, clock) = (Server::new(), Still::at(START));
     let (mut held_up, mut other) = (SessionOrder::default(), SessionOrder::default());
-    let ids: Vec<Id> = (1..3 * 1024)
-        .map(|value| server.mint(&clock, &mut other, value))
-        .collect();
+    let ids: Vec<Id> = (1..3 * 1024).map(|value| server.mint(&clock, &mut other, value)).collect();
     assert_eq!(ids.last().unwrap().at(), START.plus(2));
     // Value 0 was the other session's first; its slot was used at START + 1 and + 2 by values 1024 and 2048.
     assert_eq!(server.mint(&clock, &mut held_up, 0).at(), START);
@@ -215,7 +179,7 @@ proptest! {
         let mut last = 0;
         for start in starts {
             let clock = Still::at(START.plus(start));
-            let id = claim(&clock, &SharedTime::new(), 1000, Slot::new(&cell), Millis::new(0), shard, seq).unwrap();
+            let id = mint(&clock, &SharedTime::new(), 1000).claim(Slot::new(&cell), Millis::new(0), shard, seq).unwrap();
             let at = id.at().get() - START.get();
             // 16 milliseconds before the last one are remembered; those before them count as used.
             let expected = (start..1000).find(|ms| !used.contains(ms) && *ms >= last - 16).unwrap();

@@ -7,65 +7,31 @@ use postgres::error::{DbError, SqlState};
 use crate::cluster::{Cluster, duplicates, ids, pg_config, preload_needed};
 
 fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
-    client
-        .query(query, &[])
-        .unwrap_err()
-        .as_db_error()
-        .unwrap()
-        .clone()
+    client.query(query, &[]).unwrap_err().as_db_error().unwrap().clone()
 }
 
 #[test]
 fn without_preload() {
     let cluster = Cluster::bare("not_preloaded", &["log_min_messages = warning"]);
     let mut client = cluster.connect();
-    client
-        .batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s")
-        .unwrap();
+    client.batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s").unwrap();
     if preload_needed() {
         let error = refusal(&mut client, "SELECT next_id(5, 's')");
         assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
-        assert_eq!(
-            error.message(),
-            "insta_ids must be loaded via \"shared_preload_libraries\""
-        );
-        assert!(
-            error
-                .hint()
-                .unwrap()
-                .contains("shared_preload_libraries = 'insta_ids'")
-        );
-        assert!(
-            cluster
-                .log()
-                .contains("WARNING:  insta_ids is not loaded by the server yet")
-        );
+        assert_eq!(error.message(), "insta_ids must be loaded via \"shared_preload_libraries\"");
+        assert!(error.hint().unwrap().contains("shared_preload_libraries = 'insta_ids'"));
+        assert!(cluster.log().contains("WARNING:  insta_ids is not loaded by the server yet"));
         // What needs no server state works, and no value of the sequence was lost.
-        client
-            .query_one("SELECT id_time(1), make_id(now(), 5, 1)", &[])
-            .unwrap();
-        assert!(
-            !client
-                .query_one("SELECT is_called FROM s", &[])
-                .unwrap()
-                .get::<_, bool>(0)
-        );
+        client.query_one("SELECT id_time(1), make_id(now(), 5, 1)", &[]).unwrap();
+        assert!(!client.query_one("SELECT is_called FROM s", &[]).unwrap().get::<_, bool>(0));
     } else {
         assert!(!cluster.log().contains("WARNING"));
-        let first = ids(
-            &mut client,
-            "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
-        );
+        let first = ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 100000)");
         // The segment outlives the session that made it.
         client.close().unwrap();
         let mut client = cluster.connect();
-        client
-            .batch_execute("SELECT setval('s', 1, false)")
-            .unwrap();
-        let second = ids(
-            &mut client,
-            "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
-        );
+        client.batch_execute("SELECT setval('s', 1, false)").unwrap();
+        let second = ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 100000)");
         assert_eq!(duplicates([&first, &second]), 0);
     }
 }
@@ -74,25 +40,14 @@ fn without_preload() {
 fn on_a_standby() {
     let primary = Cluster::start("primary");
     let mut client = primary.connect();
-    client
-        .batch_execute("CREATE SEQUENCE s; CREATE TABLE t AS SELECT next_id(5, 's') AS id")
-        .unwrap();
+    client.batch_execute("CREATE SEQUENCE s; CREATE TABLE t AS SELECT next_id(5, 's') AS id").unwrap();
     let standby = primary.standby("standby");
     let mut reader = standby.connect();
-    assert_eq!(
-        reader
-            .query_one("SELECT id_shard(id) FROM t", &[])
-            .unwrap()
-            .get::<_, i32>(0),
-        5
-    );
+    assert_eq!(reader.query_one("SELECT id_shard(id) FROM t", &[]).unwrap().get::<_, i32>(0), 5);
     for mint in ["next_id(5, 's')", "next_ids(5, 's', 2)"] {
         let error = refusal(&mut reader, &format!("SELECT {mint}"));
         assert_eq!(error.code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
-        assert_eq!(
-            error.message(),
-            "cannot execute nextval() in a read-only transaction"
-        );
+        assert_eq!(error.message(), "cannot execute nextval() in a read-only transaction");
     }
 }
 
@@ -102,24 +57,12 @@ fn after_a_crash() {
     let cluster = Cluster::start("crash");
     let mut client = cluster.connect();
     client.batch_execute("CREATE SEQUENCE s").unwrap();
-    let before = ids(
-        &mut client,
-        "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
-    );
-    let pid: i32 = client
-        .query_one("SELECT pg_backend_pid()", &[])
-        .unwrap()
-        .get(0);
-    Command::new("kill")
-        .args(["-9", &pid.to_string()])
-        .status()
-        .unwrap();
+    let before = ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 100000)");
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
     cluster.await_log("all server processes terminated; reinitializing");
     let mut client = cluster.reconnect();
-    let after = ids(
-        &mut client,
-        "SELECT next_id(5, 's') FROM generate_series(1, 100000)",
-    );
+    let after = ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 100000)");
     assert_eq!(duplicates([&before, &after]), 0);
     assert!(before.last() < after.first());
 }
@@ -129,13 +72,8 @@ fn after_a_crash() {
 fn no_session_sets_a_setting() {
     let cluster = Cluster::bare("settings", &[]);
     let mut client = cluster.connect();
-    client
-        .batch_execute("SET insta_ids.max_ahead_ms = 1000; LOAD 'insta_ids'")
-        .unwrap();
-    let in_force: String = client
-        .query_one("SHOW insta_ids.max_ahead_ms", &[])
-        .unwrap()
-        .get(0);
+    client.batch_execute("SET insta_ids.max_ahead_ms = 1000; LOAD 'insta_ids'").unwrap();
+    let in_force: String = client.query_one("SHOW insta_ids.max_ahead_ms", &[]).unwrap().get(0);
     assert_eq!(in_force, "10ms");
 }
 
@@ -144,9 +82,7 @@ fn no_session_sets_a_setting() {
 fn preloaded_too_where_it_need_not_be() {
     let cluster = Cluster::bare("preloaded", &["shared_preload_libraries = 'insta_ids'"]);
     let mut client = cluster.connect();
-    client
-        .batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s")
-        .unwrap();
+    client.batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s").unwrap();
     assert!(!cluster.log().contains("WARNING"));
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
 }
@@ -179,15 +115,10 @@ fn dump_and_restore_in_a_schema() {
         pg_config("--bindir"),
         format!("-h {} -U postgres", cluster.socket.display())
     );
-    let status = Command::new("bash")
-        .args(["-o", "pipefail", "-c", &pipe])
-        .status()
-        .unwrap();
+    let status = Command::new("bash").args(["-o", "pipefail", "-c", &pipe]).status().unwrap();
     assert!(status.success());
     let mut other = cluster.connect_to("other");
-    other
-        .batch_execute("INSERT INTO t SELECT FROM generate_series(1, 100)")
-        .unwrap();
+    other.batch_execute("INSERT INTO t SELECT FROM generate_series(1, 100)").unwrap();
     let row = other
         .query_one(
             "SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE shard = 5 AND ids.id_shard(wrapped) = 7),
@@ -196,10 +127,7 @@ fn dump_and_restore_in_a_schema() {
             &[],
         )
         .unwrap();
-    assert_eq!(
-        [0, 1, 2, 3].map(|column| row.get::<_, i64>(column)),
-        [200; 4]
-    );
+    assert_eq!([0, 1, 2, 3].map(|column| row.get::<_, i64>(column)), [200; 4]);
 }
 
 /// A library that finds the memory of another version refuses: two guards are no guard.
@@ -208,9 +136,7 @@ fn dump_and_restore_in_a_schema() {
 fn beside_another_version() {
     let cluster = Cluster::start("versions");
     let mut client = cluster.connect();
-    client
-        .batch_execute("CREATE SEQUENCE s; SELECT next_id(5, 's')")
-        .unwrap();
+    client.batch_execute("CREATE SEQUENCE s; SELECT next_id(5, 's')").unwrap();
     // The same library, but for the number by which it knows its memory.
     let library = std::fs::read(format!("{}/insta_ids.so", pg_config("--pkglibdir"))).unwrap();
     let mark = u64::from_be_bytes(*b"insta_id").to_le_bytes();
@@ -233,9 +159,6 @@ fn beside_another_version() {
         .unwrap();
     let error = refusal(&mut client, "SELECT other(5, 's')");
     assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
-    assert_eq!(
-        error.message(),
-        "another version of insta_ids is in use by this server"
-    );
+    assert_eq!(error.message(), "another version of insta_ids is in use by this server");
     assert_eq!(error.hint(), Some("Restart the server."));
 }

@@ -18,16 +18,9 @@ pub struct Cluster {
 impl Cluster {
     /// A server with the extension in its database `postgres`.
     pub fn start(name: &'static str) -> Self {
-        let preload = if preload_needed() {
-            "shared_preload_libraries = 'insta_ids'"
-        } else {
-            ""
-        };
+        let preload = if preload_needed() { "shared_preload_libraries = 'insta_ids'" } else { "" };
         let cluster = Self::bare(name, &[preload]);
-        cluster
-            .connect()
-            .batch_execute("CREATE EXTENSION insta_ids")
-            .unwrap();
+        cluster.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
         cluster
     }
 
@@ -36,10 +29,7 @@ impl Cluster {
         script(&["remove", name]);
         let socket = script(&[&["make", name], settings].concat());
         script(&["start", name]);
-        Self {
-            name,
-            socket: socket.into(),
-        }
+        Self { name, socket: socket.into() }
     }
 
     /// A streaming standby of this server.
@@ -47,10 +37,7 @@ impl Cluster {
         script(&["remove", name]);
         let socket = script(&["standby", name, self.name]);
         script(&["start", name]);
-        Self {
-            name,
-            socket: socket.into(),
-        }
+        Self { name, socket: socket.into() }
     }
 
     pub fn connect(&self) -> Client {
@@ -75,10 +62,7 @@ impl Cluster {
 
     fn config(&self) -> Config {
         let mut config = Config::new();
-        config
-            .host_path(&self.socket)
-            .user("postgres")
-            .dbname("postgres");
+        config.host_path(&self.socket).user("postgres").dbname("postgres");
         config
     }
 
@@ -100,15 +84,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("the log of {} ends:", self.name);
-            for line in self
-                .log()
-                .lines()
-                .rev()
-                .take(20)
-                .collect::<Vec<_>>()
-                .iter()
-                .rev()
-            {
+            for line in self.log().lines().rev().take(20).collect::<Vec<_>>().iter().rev() {
                 eprintln!("{line}");
             }
         }
@@ -135,10 +111,7 @@ pub fn preload_needed() -> bool {
 
 /// Runs scripts/cluster, and returns the last line it printed.
 fn script(arguments: &[&str]) -> String {
-    let output = Command::new(checkout().join("scripts/cluster"))
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = Command::new(checkout().join("scripts/cluster")).args(arguments).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
@@ -155,15 +128,8 @@ pub fn ids(client: &mut Client, query: &str) -> Vec<i64> {
     const ROW: usize = 14;
     let mut bytes = Vec::new();
     let copy = format!("COPY ({query}) TO STDOUT (FORMAT binary)");
-    client
-        .copy_out(&copy)
-        .unwrap()
-        .read_to_end(&mut bytes)
-        .unwrap();
-    bytes[HEADER..]
-        .chunks_exact(ROW)
-        .map(|row| i64::from_be_bytes(row[6..].try_into().unwrap()))
-        .collect()
+    client.copy_out(&copy).unwrap().read_to_end(&mut bytes).unwrap();
+    bytes[HEADER..].chunks_exact(ROW).map(|row| i64::from_be_bytes(row[6..].try_into().unwrap())).collect()
 }
 
 /// How many of the ids are repetitions.

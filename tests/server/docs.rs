@@ -9,10 +9,7 @@ use crate::cluster::{Cluster, checkout};
 /// The blocks of SQL in a document, in their order.
 fn examples(document: &str) -> Vec<String> {
     let text = fs::read_to_string(checkout().join(document)).unwrap();
-    text.split("```sql\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap().to_owned())
-        .collect()
+    text.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -28,11 +25,7 @@ fn every_example_runs() {
         assert!(!examples.is_empty(), "{document} has no example");
         for example in examples {
             let results = client.simple_query(&example);
-            assert!(
-                results.is_ok(),
-                "{document}: {example}{}",
-                results.unwrap_err()
-            );
+            assert!(results.is_ok(), "{document}: {example}{}", results.unwrap_err());
         }
     }
 }
@@ -53,10 +46,7 @@ fn the_reference_has_the_comments_words() {
     let mut functions = 0;
     for row in comments {
         if let SimpleQueryMessage::Row(row) = row {
-            let (function, comment) = (
-                row.get(0).unwrap(),
-                row.get(1).expect("each function has a comment"),
-            );
+            let (function, comment) = (row.get(0).unwrap(), row.get(1).expect("each function has a comment"));
             let line = reference.lines().find(|line| line.contains(comment));
             assert!(
                 line.is_some_and(|line| line.contains(&format!("`{function}("))),

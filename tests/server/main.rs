@@ -1,10 +1,5 @@
 //! Tests on real servers, with the extension as users get it. `make test` sets up what they need.
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used
-)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 mod availability;
 mod cluster;

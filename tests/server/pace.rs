@@ -27,10 +27,7 @@ fn ahead_ms(client: &mut postgres::Client, mint: &str, count: u32) -> i64 {
 #[test]
 fn full_speed_is_never_far_ahead() {
     let cluster = Cluster::start("speed");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s; CREATE SEQUENCE c CACHE 32")
-        .unwrap();
+    cluster.connect().batch_execute("CREATE SEQUENCE s; CREATE SEQUENCE c CACHE 32").unwrap();
     for sequence in ["s", "c"] {
         for sessions in [1, 8] {
             thread::scope(|scope| {
@@ -49,9 +46,7 @@ fn full_speed_is_never_far_ahead() {
 fn set_max_ahead(client: &mut postgres::Client, ms: i64) {
     let query = format!("ALTER SYSTEM SET insta_ids.max_ahead_ms = {ms}");
     client.batch_execute(&query).unwrap();
-    client
-        .batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'")
-        .unwrap();
+    client.batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'").unwrap();
     let in_force = "SELECT setting::bigint FROM pg_settings WHERE name = 'insta_ids.max_ahead_ms'";
     while client.query_one(in_force, &[]).unwrap().get::<_, i64>(0) != ms {
         thread::sleep(Duration::from_millis(10));
@@ -79,9 +74,7 @@ fn timeouts_leave_nothing_claimed() {
             .map(|_| {
                 scope.spawn(|| {
                     let mut client = cluster.connect();
-                    client
-                        .batch_execute("SET statement_timeout = '3ms'")
-                        .unwrap();
+                    client.batch_execute("SET statement_timeout = '3ms'").unwrap();
                     let mut cancelled = 0;
                     while Instant::now() < end {
                         if let Err(error) = client.query("SELECT next_ids(5, 's', 100)", &[]) {
@@ -93,15 +86,10 @@ fn timeouts_leave_nothing_claimed() {
                 })
             })
             .collect();
-        sessions
-            .into_iter()
-            .map(|session| session.join().unwrap())
-            .sum()
+        sessions.into_iter().map(|session| session.join().unwrap()).sum()
     });
     // A slot that was pushed far ahead would hold this call up until the clock has come there.
-    client
-        .batch_execute("SET statement_timeout = '200ms'")
-        .unwrap();
+    client.batch_execute("SET statement_timeout = '200ms'").unwrap();
     let ahead: i64 = client
         .query_one(
             "SELECT (extract(epoch FROM id_time(next_id(5, 's')) - clock_timestamp()) * 1000)::bigint",
@@ -119,14 +107,10 @@ fn timeouts_leave_nothing_claimed() {
 fn stopped_by(cluster: &Cluster, stop: &str) -> (Option<SqlState>, Duration) {
     let mut other = cluster.connect();
     let mut client = cluster.connect();
-    let pid: i32 = client
-        .query_one("SELECT pg_backend_pid()", &[])
-        .unwrap()
-        .get(0);
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
     thread::scope(|scope| {
         let call = scope.spawn(move || client.query("SELECT next_id(5, 's')", &[]).err());
-        let waiting =
-            "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'";
+        let waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'";
         while other.query_opt(waiting, &[&pid]).unwrap().is_none() {}
         let asked = Instant::now();
         other.query(&format!("SELECT {stop}({pid})"), &[]).unwrap();
@@ -141,14 +125,11 @@ fn a_waiting_call_stops_at_once() {
     let cluster = Cluster::start("stop");
     let mut client = cluster.connect();
     client.batch_execute(ONE_PER_MS).unwrap();
-    for (stop, code) in [
-        ("pg_cancel_backend", SqlState::QUERY_CANCELED),
-        ("pg_terminate_backend", SqlState::ADMIN_SHUTDOWN),
-    ] {
+    for (stop, code) in
+        [("pg_cancel_backend", SqlState::QUERY_CANCELED), ("pg_terminate_backend", SqlState::ADMIN_SHUTDOWN)]
+    {
         set_max_ahead(&mut client, 1000);
-        client
-            .batch_execute("SELECT next_ids(5, 's', 1000)")
-            .unwrap();
+        client.batch_execute("SELECT next_ids(5, 's', 1000)").unwrap();
         set_max_ahead(&mut client, 0);
         let (error, took) = stopped_by(&cluster, stop);
         assert_eq!(error, Some(code));

@@ -25,9 +25,5 @@ fn pg_regress() {
         .unwrap();
     println!("{}", String::from_utf8_lossy(&run.stdout));
     let differences = fs::read_to_string(output.join("regression.diffs")).unwrap_or_default();
-    assert!(
-        run.status.success(),
-        "{}{differences}",
-        String::from_utf8_lossy(&run.stderr)
-    );
+    assert!(run.status.success(), "{}{differences}", String::from_utf8_lossy(&run.stderr));
 }

@@ -24,10 +24,7 @@ fn mint(cluster: &Cluster, rounds: usize, query: impl Fn(usize) -> String + Sync
                 })
             })
             .collect();
-        sessions
-            .into_iter()
-            .map(|session| session.join().unwrap())
-            .collect()
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
     });
     let minted: usize = sessions.iter().map(Vec::len).sum();
     println!("{minted} ids, {} duplicates", duplicates(&sessions));
@@ -44,46 +41,29 @@ fn next_ids(shard: usize, count: u32) -> String {
 #[test]
 fn sessions_on_one_sequence() {
     let cluster = Cluster::start("plain");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s")
-        .unwrap();
+    cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 500_000), "");
 }
 
 #[test]
 fn sessions_with_cached_values() {
     let cluster = Cluster::start("cached");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s CACHE 50")
-        .unwrap();
+    cluster.connect().batch_execute("CREATE SEQUENCE s CACHE 50").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 500_000), "");
 }
 
 #[test]
 fn two_shards_on_one_sequence() {
     let cluster = Cluster::start("shards");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s")
-        .unwrap();
+    cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
     mint(&cluster, 1, |session| next_ids(session % 2, 500_000), "");
 }
 
 #[test]
 fn many_at_once() {
     let cluster = Cluster::start("many");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s")
-        .unwrap();
-    mint(
-        &cluster,
-        1,
-        |_| "SELECT next_ids(5, 's', 100000)".into(),
-        "",
-    );
+    cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
+    mint(&cluster, 1, |_| "SELECT next_ids(5, 's', 100000)".into(), "");
 }
 
 #[test]
@@ -97,21 +77,13 @@ fn a_sequence_that_is_set_back() {
              ALTER SEQUENCE s OWNED BY t.id",
         )
         .unwrap();
-    mint(
-        &cluster,
-        50,
-        |_| next_ids(5, 10_000),
-        "SELECT setval('s', 1); TRUNCATE t RESTART IDENTITY",
-    );
+    mint(&cluster, 50, |_| next_ids(5, 10_000), "SELECT setval('s', 1); TRUNCATE t RESTART IDENTITY");
 }
 
 #[test]
 fn a_short_cycle() {
     let cluster = Cluster::start("cycle");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s MAXVALUE 100 CYCLE")
-        .unwrap();
+    cluster.connect().batch_execute("CREATE SEQUENCE s MAXVALUE 100 CYCLE").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 20_000), "");
 }
 
@@ -119,10 +91,7 @@ fn a_short_cycle() {
 #[test]
 fn one_residue() {
     let cluster = Cluster::start("residue");
-    cluster
-        .connect()
-        .batch_execute("CREATE SEQUENCE s INCREMENT 1024")
-        .unwrap();
+    cluster.connect().batch_execute("CREATE SEQUENCE s INCREMENT 1024").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 2_000), "");
 }
 
@@ -142,9 +111,7 @@ fn many_sequences_in_one_session() {
     let cluster = Cluster::start("sequences");
     let mut client = cluster.connect();
     for n in 0..50 {
-        client
-            .batch_execute(&format!("CREATE SEQUENCE s{n} CACHE 10"))
-            .unwrap();
+        client.batch_execute(&format!("CREATE SEQUENCE s{n} CACHE 10")).unwrap();
     }
     let minted = ids(
         &mut client,
@@ -153,12 +120,7 @@ fn many_sequences_in_one_session() {
     );
     for sequence in 0..50 {
         for shard in 0..20 {
-            let one: Vec<i64> = minted
-                .iter()
-                .copied()
-                .skip(sequence * 20 + shard)
-                .step_by(1000)
-                .collect();
+            let one: Vec<i64> = minted.iter().copied().skip(sequence * 20 + shard).step_by(1000).collect();
             assert_eq!(one.len(), 100);
             assert_eq!(disorders(&one), 0);
         }
