@@ -21,6 +21,7 @@ CREATE TABLE insta5.our_likes (
 \echo 'INSERT ... RETURNING id, and what the id says:'
 INSERT INTO insta5.our_table (caption) VALUES ('a photo'), ('another photo')
 RETURNING id, id_time(id), id_shard(id), id_seq(id);
+\echo 'Each table has a sequence of its own, so ids are unique in their table, and two tables may hold the same:'
 INSERT INTO insta5.our_likes (user_id) VALUES (31341)
 RETURNING id, id_time(id), id_shard(id), id_seq(id);
 

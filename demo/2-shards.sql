@@ -1,4 +1,5 @@
 -- Sixteen shards for photos and likes, a schema each
+SET client_min_messages = warning;
 SELECT format($$
     CREATE SCHEMA IF NOT EXISTS insta%1$s;
     CREATE SEQUENCE insta%1$s.photos_id_seq;
