@@ -59,7 +59,7 @@ fn after_a_crash() {
     client.batch_execute("CREATE SEQUENCE s").unwrap();
     let before = ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 100000)");
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
-    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    Command::new("bash").args(["-c", &format!("kill -9 {pid}")]).status().unwrap();
     cluster.await_log("all server processes terminated; reinitializing");
     let mut client = cluster.reconnect();
     let after = ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 100000)");
