@@ -21,7 +21,7 @@ matrix: ## all the tests on PostgreSQL 15, 16, 17 and 18
 	@scripts/matrix $(MATRIX)
 install: ## build, and install into the server of PG_CONFIG
 	@test -n "$(PG_CONFIG)" || { echo 'usage: make install PG_CONFIG=/path/to/pg_config' >&2; exit 2; }
-	@scripts/install
+	@scripts/setup >/dev/null && scripts/install
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
 bench: ## speed beside nextval, the published function and a clock reading

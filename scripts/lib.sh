@@ -58,6 +58,10 @@ as_server() {
 # Packages of Debian that are not installed yet are.
 packages() {
     local package missing=()
+    if ! command -v dpkg-query >/dev/null; then
+        say "this is not Debian, so what its packages $* hold must be there already"
+        return
+    fi
     for package; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
     done
