@@ -3,10 +3,10 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::api::timestamp_of;
 use crate::id::{self, EPOCH, LAST, MAX_SHARD, Millis};
 use crate::pg::sequence::NoSuchRelation;
 use crate::pg::shared::Unavailable;
+use crate::pg::timestamp::timestamp_of;
 
 /// What every function that SQL calls returns.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;

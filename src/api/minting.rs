@@ -6,12 +6,12 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
 
-use super::millis_of;
 use crate::id::{Id, Seq, Shard};
 use crate::mint::{Key, Mint, SessionOrder};
 use crate::pg::clock::ServerClock;
 use crate::pg::sequence::{Sequence, database};
 use crate::pg::shared;
+use crate::pg::timestamp::millis_of;
 use crate::report::{NegativeCount, SqlResult};
 use crate::settings;
 

@@ -3,8 +3,8 @@
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
-use super::{millis_of, timestamp_of};
 use crate::id::Id;
+use crate::pg::timestamp::{millis_of, timestamp_of};
 use crate::report::SqlResult;
 
 #[pg_extern(immutable, strict, parallel_safe)]

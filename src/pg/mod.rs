@@ -4,6 +4,7 @@
 pub(crate) mod clock;
 pub(crate) mod sequence;
 pub(crate) mod shared;
+pub(crate) mod timestamp;
 
 /// Keeps others from making settings under the extension's prefix, and tells of misspelt ones.
 pub(crate) fn reserve_setting_prefix() {
