@@ -52,7 +52,7 @@ SERVER_USER=$(id -un)
 [ "$(id -u)" != 0 ] || SERVER_USER=postgres
 
 as_server() {
-    if [ "$(id -un)" = "$SERVER_USER" ]; then "$@"; else runuser -u "$SERVER_USER" -- "$@"; fi
+    if [ "$(id -un)" = "$SERVER_USER" ]; then "$@"; else runuser -u "$SERVER_USER" -- env --chdir=/ "$@"; fi
 }
 
 # Packages of Debian that are not installed yet are.
