@@ -102,20 +102,19 @@ fn timeouts_leave_nothing_claimed() {
     assert!(ahead <= AHEAD_MS, "{ahead} ms ahead");
 }
 
-/// Starts a call that waits, stops it from another session, and returns its error and how long it took to
-/// stop.
-fn stopped_by(cluster: &Cluster, stop: &str) -> (Option<SqlState>, Duration) {
+/// Starts a call that waits, stops it from another session, and returns how long it took to stop.
+fn stopped_by(cluster: &Cluster, stop: &str) -> Duration {
     let mut other = cluster.connect();
     let mut client = cluster.connect();
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
     thread::scope(|scope| {
-        let call = scope.spawn(move || client.query("SELECT next_id(5, 's')", &[]).err());
+        let call = scope.spawn(move || client.query("SELECT next_id(5, 's')", &[]).is_err());
         let waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'";
         while other.query_opt(waiting, &[&pid]).unwrap().is_none() {}
         let asked = Instant::now();
         other.query(&format!("SELECT {stop}({pid})"), &[]).unwrap();
-        let error = call.join().unwrap().expect("the call was stopped");
-        (error.code().cloned(), asked.elapsed())
+        assert!(call.join().unwrap(), "the call went on");
+        asked.elapsed()
     })
 }
 
@@ -125,14 +124,16 @@ fn a_waiting_call_stops_at_once() {
     let cluster = Cluster::start("stop");
     let mut client = cluster.connect();
     client.batch_execute(ONE_PER_MS).unwrap();
-    for (stop, code) in
-        [("pg_cancel_backend", SqlState::QUERY_CANCELED), ("pg_terminate_backend", SqlState::ADMIN_SHUTDOWN)]
-    {
+    for (stop, said) in [
+        ("pg_cancel_backend", "canceling statement due to user request"),
+        ("pg_terminate_backend", "terminating connection due to administrator command"),
+    ] {
         set_max_ahead(&mut client, 1000);
         client.batch_execute("SELECT next_ids(5, 's', 1000)").unwrap();
         set_max_ahead(&mut client, 0);
-        let (error, took) = stopped_by(&cluster, stop);
-        assert_eq!(error, Some(code));
+        let took = stopped_by(&cluster, stop);
+        // The log, as a client whose connection ends may not get to read why.
+        cluster.await_log(said);
         assert!(took < Duration::from_millis(500), "{stop} took {took:?}");
     }
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
