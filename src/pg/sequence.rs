@@ -8,7 +8,7 @@ use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::impl_sql_translatable;
 
-// Not in pgrx's bindings (commands/sequence.h, the same in PostgreSQL 15 to 18).
+// SAFETY: declared as in commands/sequence.h, the same in PostgreSQL 15 to 18; pgrx's bindings leave it out.
 unsafe extern "C-unwind" {
     fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
 }
