@@ -15,9 +15,7 @@ SELECT format($$
     )$$, shard)
 FROM generate_series(0, 15) shard
 \gexec
-CREATE VIEW photos AS SELECT NULL::int AS shard, id, user_id FROM insta0.photos WHERE false;
-CREATE VIEW likes AS SELECT NULL::int AS shard, id, user_id FROM insta0.likes WHERE false;
-SELECT format('CREATE OR REPLACE VIEW %s AS %s', kind,
+SELECT format('CREATE VIEW %s AS %s', kind,
               string_agg(format('SELECT %s AS shard, id, user_id FROM insta%s.%s', shard, shard, kind), ' UNION ALL '))
 FROM generate_series(0, 15) shard, unnest('{photos,likes}'::text[]) kind
 GROUP BY kind

@@ -82,7 +82,8 @@ debian_major() {
 }
 CODENAME=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 
-# The server that was chosen: by PG_CONFIG, by PG, or else the one of this Debian.
+# The server that was chosen: by PG_CONFIG, by PG, or else the one of this Debian; and, in PRELOAD, the setting that
+# it needs to mint.
 choose_server() {
     if [ -n "${PG_CONFIG-}" ]; then
         PG=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
@@ -94,6 +95,8 @@ choose_server() {
     15 | 16 | 17 | 18) ;;
     *) die "PostgreSQL $PG is not supported; 15, 16, 17 and 18 are" ;;
     esac
+    PRELOAD=()
+    [ "$PG" -ge 17 ] || PRELOAD=("shared_preload_libraries = 'insta_ids'")
 }
 
 # A library that a server has open must not be written over: its processes would run into the new one's bytes.

@@ -27,8 +27,9 @@ fn mint(cluster: &Cluster, rounds: usize, query: impl Fn(usize) -> String + Sync
         sessions.into_iter().map(|session| session.join().unwrap()).collect()
     });
     let minted: usize = sessions.iter().map(Vec::len).sum();
-    println!("{minted} ids, {} duplicates", duplicates(&sessions));
-    assert_eq!(duplicates(&sessions), 0, "of {minted} ids");
+    let duplicates = duplicates(&sessions);
+    println!("{minted} ids, {duplicates} duplicates");
+    assert_eq!(duplicates, 0, "of {minted} ids");
     for session in &sessions {
         assert_eq!(disorders(session), 0, "in a session of {}", session.len());
     }
