@@ -1,6 +1,16 @@
--- Before anything is made: tells what the server still needs.
+-- Before the functions: what the server still needs, the schema of administration, and the lease.
 DO $$
 BEGIN
+    IF pg_catalog.to_regnamespace('insta_ids') IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = 'schema "insta_ids" already exists',
+            DETAIL = 'The extension makes it for its administration.',
+            HINT = CASE pg_catalog.current_schema()
+                WHEN 'insta_ids' THEN 'Drop it, and create the extension in another one.'
+                ELSE 'Drop or rename it.'
+            END;
+    END IF;
     IF pg_catalog.current_setting('server_version_num')::pg_catalog.int4 < 170000
         AND 'insta_ids' <> ALL (
             pg_catalog.regexp_split_to_array(pg_catalog.current_setting('shared_preload_libraries'), '[\s,"/]+'))
@@ -12,3 +22,10 @@ BEGIN
     END IF;
 END
 $$;
+
+CREATE SCHEMA insta_ids;
+GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
+
+-- Written by the library alone, and dumped with its value.
+CREATE SEQUENCE insta_ids.lease;
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.lease', '');

@@ -23,3 +23,21 @@ COMMENT ON FUNCTION id_max(timestamptz) IS
     'greatest id of a millisecond';
 COMMENT ON FUNCTION id_between(bigint, timestamptz, timestamptz) IS
     'whether an id is from lo (inclusive) to hi (exclusive)';
+
+-- Clock and figures
+COMMENT ON FUNCTION insta_ids.clock() IS
+    'the clock, the time of the next id, how far that is ahead, and the lease';
+COMMENT ON FUNCTION insta_ids.advance_clock(timestamptz) IS
+    'lets no later id of the server be older than until';
+COMMENT ON FUNCTION insta_ids.reset_clock() IS
+    'sets the time of ids back to the clock, after that had run ahead';
+COMMENT ON FUNCTION insta_ids.stat_get_ids() IS
+    'figures behind the view stat_ids';
+COMMENT ON FUNCTION insta_ids.stat_reset() IS
+    'begins the figures of stat_ids anew';
+COMMENT ON VIEW insta_ids.stat_ids IS
+    'what the server counted about its ids';
+COMMENT ON SEQUENCE insta_ids.lease IS
+    'a time that ids of this database have not reached, in Unix milliseconds; written by the extension alone';
+COMMENT ON SCHEMA insta_ids IS
+    'administration of insta_ids';

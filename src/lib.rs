@@ -21,6 +21,7 @@ extension_sql_file!(
     name = "reading",
     requires = [api::reading::id_time, api::reading::id_shard, api::reading::id_seq, api::reading::id_min]
 );
+extension_sql_file!("../sql/clock.sql", name = "clock");
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called by the server when it loads the library.

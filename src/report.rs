@@ -4,9 +4,12 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::id::{self, EPOCH, LAST, MAX_SHARD, Millis};
+use crate::mint::{Event, Refusal};
+use crate::pg::lease::NoLease;
 use crate::pg::sequence::NoSuchRelation;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
+use crate::settings;
 
 /// What every function that SQL calls returns.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
@@ -60,6 +63,104 @@ impl From<Unavailable> for ErrorReport {
             }
         }
     }
+}
+
+impl From<NoLease> for ErrorReport {
+    fn from(NoLease: NoLease) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "insta_ids has no lease in this database",
+        )
+        .set_detail("The sequence insta_ids.lease, which the extension owns, is not there.")
+        .set_hint("If the extension is from before version 0.2.0, run ALTER EXTENSION insta_ids UPDATE.")
+    }
+}
+
+impl From<Refusal> for ErrorReport {
+    fn from(refusal: Refusal) -> Self {
+        let not_now = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+        let full = PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+        match refusal {
+            Refusal::Id(error) => error.into(),
+            Refusal::ClockBehind { time, clock } => report(
+                not_now,
+                format!("clock is {} behind the time of ids", duration(time.get() - clock.get())),
+            )
+            .set_detail(format!(
+                "The clock says {}; ids have reached {}. \"insta_ids.clock_tolerance\" is {}.",
+                timestamp_of(clock),
+                timestamp_of(time),
+                duration(settings::clock_tolerance_ms())
+            ))
+            .set_hint(CLOCK_HINT),
+            Refusal::LeaseAhead { until, clock } => report(
+                not_now,
+                format!("clock is {} behind the lease of this database", duration(until.get() - clock.get())),
+            )
+            .set_detail(format!(
+                "The clock says {}; ids of this database may have reached {}. \"insta_ids.clock_tolerance\" is {}.",
+                timestamp_of(clock),
+                timestamp_of(until),
+                duration(settings::clock_tolerance_ms())
+            ))
+            .set_hint(CLOCK_HINT),
+            Refusal::TooFarAhead { until, clock } => report(
+                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+                format!("time {} is too far ahead of the clock", timestamp_of(until)),
+            )
+            .set_detail(format!(
+                "The clock says {}, and \"insta_ids.clock_tolerance\" is {}.",
+                timestamp_of(clock),
+                duration(settings::clock_tolerance_ms())
+            )),
+            Refusal::RecordGone => NoLease.into(),
+            Refusal::TooManyLeases => report(full, "too many databases mint ids at once")
+                .set_detail("Each database that mints holds a lease in shared memory, for which there is room for 1024.")
+                .set_hint("Try again in some seconds."),
+            Refusal::TooManyResets => report(full, "clock was reset too often")
+                .set_detail("65535 times since the server was started.")
+                .set_hint("Restart the server."),
+        }
+    }
+}
+
+const CLOCK_HINT: &str = "Correct the clock; ids then go on by themselves. If the clock is right and had run ahead \
+    before, call insta_ids.reset_clock() in each database that mints.";
+
+/// A time between two instants, as an operator reads it: `1 h 59 min 3.250 s`.
+fn duration(ms: i64) -> String {
+    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms % 60_000);
+    let mut text = String::new();
+    if hours > 0 {
+        text += &format!("{hours} h ");
+    }
+    if hours > 0 || minutes > 0 {
+        text += &format!("{minutes} min ");
+    }
+    text + &format!("{}.{:03} s", seconds / 1000, seconds % 1000)
+}
+
+/// Tells the server's log what an operator should know of the clock.
+pub(crate) fn log(event: Event) {
+    let message = match event {
+        Event::SteppedBack { us } => format!("clock stepped back by {}", duration(us / 1000)),
+        Event::StartedBehind { ms } => {
+            format!("clock is {} behind the lease of this database", duration(ms))
+        }
+    };
+    report(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message)
+        .set_detail("Ids go on from the last time that may have been used.")
+        .report(PgLogLevel::LOG);
+}
+
+/// Tells the caller of `reset_clock` what was given up.
+pub(crate) fn warn_of_reset(clock: Millis, used: Millis) {
+    let message = if used > clock {
+        format!("ids of times from {} to {} can be minted again", timestamp_of(clock), timestamp_of(used))
+    } else {
+        "clock was not ahead".into()
+    };
+    report(PgSqlErrorCode::ERRCODE_WARNING, message).report(PgLogLevel::WARNING);
 }
 
 impl From<NegativeCount> for ErrorReport {

@@ -2,7 +2,10 @@
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 
+use crate::mint;
+
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
+static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
 
 /// Defines the settings. Called once, when the library is loaded.
 pub(crate) fn define() {
@@ -12,14 +15,30 @@ pub(crate) fn define() {
         c"A sequence that is asked for more than 1024 ids in a millisecond takes them from the next milliseconds, this many at most, and then waits.",
         &MAX_AHEAD_MS,
         0,
-        1000,
+        mint::MOST_AHEAD_MS,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
+    GucRegistry::define_int_guc(
+        c"insta_ids.clock_tolerance",
+        c"Sets how far the clock may be behind the time of ids.",
+        c"A clock that was set back by less does no harm: ids go on from the last time used. By more, next_id fails until the clock is right again.",
+        &CLOCK_TOLERANCE_S,
+        10,
+        366 * 24 * 3600,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    crate::pg::pauses::define();
     crate::pg::reserve_setting_prefix();
 }
 
 /// How far ids may run ahead of the clock, in milliseconds: 0 to 1000.
 pub(crate) fn max_ahead_ms() -> i64 {
     i64::from(MAX_AHEAD_MS.get())
+}
+
+/// How far the clock may be behind the server's time, in milliseconds: 10 seconds to 366 days.
+pub(crate) fn clock_tolerance_ms() -> i64 {
+    i64::from(CLOCK_TOLERANCE_S.get()) * 1000
 }

@@ -6,14 +6,14 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
 
+use super::with_mint;
 use crate::id::{Id, Seq, Shard};
-use crate::mint::{Key, Mint, SessionOrder};
-use crate::pg::clock::ServerClock;
+use crate::mint::{Key, SessionOrder};
+use crate::pg::pauses;
 use crate::pg::sequence::{Sequence, database};
 use crate::pg::shared;
 use crate::pg::timestamp::millis_of;
 use crate::report::{NegativeCount, SqlResult};
-use crate::settings;
 
 thread_local! {
     static ORDER: RefCell<SessionOrder> = RefCell::default();
@@ -41,12 +41,16 @@ fn make_id(at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
 
 /// The next id of a shard from a sequence: `nextval`, then the mint loop.
 fn generate(shard: Shard, sequence: Sequence) -> SqlResult<Id> {
-    let state = shared::attach()?;
+    let server = shared::attach()?;
     let seq = Seq::of(sequence.next()?)?;
-    let key = Key::new(state.seed, database(), sequence.oid(), shard);
-    let mint = Mint { clock: &ServerClock, time: &state.time.0, max_ahead_ms: settings::max_ahead_ms() };
-    let earliest = ORDER.with_borrow(|order| order.earliest(key, seq));
-    let id = mint.claim(state.guard.0.slot(key, seq), earliest, shard, seq)?;
-    ORDER.with_borrow_mut(|order| order.record(key, id.at(), seq, id.at().plus(-mint.max_ahead_ms)));
-    Ok(id)
+    pauses::at("after nextval");
+    let key = Key::new(server.seed, database(), sequence.oid(), shard);
+    let slot = server.guard.0.slot(key, seq);
+    ORDER.with_borrow_mut(|order| {
+        let last = order.last(key, server.time.0.stamp());
+        let minted = with_mint(server, |mint| mint.claim(slot, last.earliest(seq), shard, seq))?;
+        last.record(minted.at, seq);
+        pauses::at("claimed");
+        Ok(minted.id)
+    })
 }

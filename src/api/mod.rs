@@ -1,5 +1,41 @@
 //! The functions of SQL, one file per chapter of docs/reference.md, where each is described. Thin: each turns
 //! its arguments into the types of [`crate::id`], and errors into [`crate::report`]'s.
 
+mod clock;
 mod minting;
 mod reading;
+
+use crate::mint::{Mint, Refusal};
+use crate::pg::clock::ServerClock;
+use crate::pg::lease::LeaseSequence;
+use crate::pg::sequence::session;
+use crate::pg::shared::Shared;
+use crate::report::SqlResult;
+use crate::settings;
+
+/// Does what only a session that may mint can do: with the server's state, its clocks and settings, and the
+/// lease of the session's database.
+fn with_mint<T>(
+    server: &Shared,
+    act: impl Fn(&Mint<'_, ServerClock, LeaseSequence>) -> Result<T, Refusal>,
+) -> SqlResult<T> {
+    loop {
+        let record = LeaseSequence::find()?;
+        let mint = Mint {
+            clock: &ServerClock,
+            time: &server.time.0,
+            leases: &server.leases.0,
+            stats: &server.stats.0,
+            database: record.key(),
+            record: &record,
+            session: session(),
+            max_ahead_ms: settings::max_ahead_ms(),
+            tolerance_ms: settings::clock_tolerance_ms(),
+        };
+        match act(&mint) {
+            // The extension was dropped and made anew while this session waited.
+            Err(Refusal::RecordGone) => {}
+            done => return Ok(done?),
+        }
+    }
+}

@@ -52,7 +52,7 @@ impl Shard {
 }
 
 /// The sequence field of an id: `nextval % 1024`, so 0 to 1023.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(u16);
 
 impl Seq {

@@ -1,29 +1,113 @@
 //! The mint loop: finds the millisecond of an id and claims it.
 
-use super::{SharedTime, Slot};
-use crate::id::{Error, Id, LAST, Millis, Seq, Shard};
+use super::time::Now;
+use super::{LeaseKey, Leases, Reading, Record, SharedTime, Slot, Stamp, Stats};
+use crate::id::{self, Id, Millis, Seq, Shard};
 
-/// The clock that ids are minted by, and the way to let it go on.
+/// The clocks that ids are minted by, and the way to let them go on.
 pub trait Clock {
-    /// The time now.
+    /// The system clock.
     fn now(&self) -> Millis;
+
+    /// The system clock and the steady one, read together.
+    fn both(&self) -> Reading;
 
     /// Waits for about `ms` milliseconds, at least one. May return early. May not return at all, when
     /// the session is told to stop: the caller holds nothing across this call.
     fn wait(&self, ms: i64);
+
+    /// Is told what should be known of the clock.
+    fn tell(&self, event: Event);
 }
 
-/// What all ids of a server are minted by.
-pub struct Mint<'a, C> {
-    /// The session's view of the server's clock.
+/// What an operator should know of the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The clock was set back while the server ran, by so many microseconds.
+    SteppedBack {
+        /// How far.
+        us: i64,
+    },
+    /// The clock is behind what was leased before the server started, by so many milliseconds, and more
+    /// than a restart explains.
+    StartedBehind {
+        /// How far.
+        ms: i64,
+    },
+}
+
+/// Why no id is minted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The clock is outside what ids can hold.
+    Id(id::Error),
+    /// The clock is further behind the server's time than is tolerated.
+    ClockBehind {
+        /// The server's time.
+        time: Millis,
+        /// The clock.
+        clock: Millis,
+    },
+    /// The database's lease is further ahead of the clock than is tolerated.
+    LeaseAhead {
+        /// The end of the lease.
+        until: Millis,
+        /// The clock.
+        clock: Millis,
+    },
+    /// A time that the server's is to be raised to is further ahead of the clock than is tolerated.
+    TooFarAhead {
+        /// That time.
+        until: Millis,
+        /// The clock.
+        clock: Millis,
+    },
+    /// The record of the database's lease is gone; there may be a new one.
+    RecordGone,
+    /// More databases mint at once than there is room for.
+    TooManyLeases,
+    /// The server's time was reset more often than can be told apart.
+    TooManyResets,
+}
+
+impl From<id::Error> for Refusal {
+    fn from(error: id::Error) -> Self {
+        Self::Id(error)
+    }
+}
+
+/// What all ids of a session are minted by.
+pub struct Mint<'a, C, R> {
+    /// The server's clocks.
     pub clock: &'a C,
+    /// Where the database's lease is written down.
+    pub record: &'a R,
     /// The server's time for ids.
     pub time: &'a SharedTime,
-    /// How far an id's time may be ahead of the server's, in milliseconds, not negative.
+    /// The leases of the server's databases.
+    pub leases: &'a Leases,
+    /// The server's counters.
+    pub stats: &'a Stats,
+    /// The session's database, among the leases.
+    pub database: LeaseKey,
+    /// The session's number, by which it counts beside others.
+    pub session: usize,
+    /// How far an id's time may be ahead of the server's, in milliseconds: 0 to [`super::MOST_AHEAD_MS`].
     pub max_ahead_ms: i64,
+    /// How far the clock may be behind the server's time, in milliseconds, not negative.
+    pub tolerance_ms: i64,
 }
 
-impl<C: Clock> Mint<'_, C> {
+/// An id, and the server's view of its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Minted {
+    /// The id.
+    pub id: Id,
+    /// Its millisecond.
+    pub at: Stamp,
+}
+
+impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// Claims the next id of a residue, not before `earliest`.
     ///
     /// With R the server's time and D `max_ahead_ms`, each id claimed has R <= its time <= R + D, and R
@@ -32,27 +116,65 @@ impl<C: Clock> Mint<'_, C> {
     /// and claims nothing before it waits: a session that is stopped meanwhile leaves no mark.
     ///
     /// # Errors
-    /// [`Error::BeforeEpoch`] and [`Error::PastLast`] when the clock is outside the format (SQLSTATE 22008).
-    pub fn claim(&self, slot: Slot<'_>, earliest: Millis, shard: Shard, seq: Seq) -> Result<Id, Error> {
+    /// [`Refusal`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
+    /// lease, 55000 else.
+    pub fn claim(&self, slot: Slot<'_>, earliest: Stamp, shard: Shard, seq: Seq) -> Result<Minted, Refusal> {
         loop {
-            // The slot before the clock: then what others did to it is within their time, so within ours,
+            // The lease before the time: whoever published it has raised the time to what it follows.
+            let lease = self.leases.until(self.database);
+            // The slot before the time: then what others did to it is within their time, so within ours,
             // and a session that was held up here does not wait for what is past.
             let used = slot.used();
-            let reading = self.clock.now();
-            if reading > LAST {
-                // Not taken into account: the shared time could never come back from there.
-                return Err(Error::PastLast(reading));
-            }
-            let now = self.time.advance(reading);
-            let at = used.first_free(now.max(earliest));
-            if at > now.plus(self.max_ahead_ms) {
-                self.clock.wait(at.get() - self.max_ahead_ms - reading.get());
+            let now = self.now()?;
+            let first = if earliest.generation() == now.stamp.generation() {
+                now.stamp.max(earliest)
+            } else {
+                now.stamp
+            };
+            let at = now.stamp.with(used.first_free(now.stamp.at(), first.at()));
+            let due = at.at().plus(-self.max_ahead_ms);
+            if due > now.stamp.at() {
+                self.wait(&now, due);
                 continue;
             }
-            let id = Id::new(at, shard, seq)?;
-            if slot.claim(used, at) {
-                return Ok(id);
+            let id = Id::new(at.at(), shard, seq)?;
+            if !self.leased(lease, at, now.stamp)? {
+                continue;
             }
+            // If the server's time was reset meanwhile, the id is of a time that is no more.
+            if slot.claim(used, at.at()) && self.time.stamp().generation() == at.generation() {
+                self.stats.minted(self.session, at > first);
+                return Ok(Minted { id, at });
+            }
+        }
+    }
+
+    /// The server's time, after a look at the clock.
+    pub(super) fn now(&self) -> Result<Now, Refusal> {
+        let now = self.time.now(self.clock)?;
+        if let Some(us) = now.stepped_back_us {
+            self.stats.stepped_back(us);
+            self.clock.tell(Event::SteppedBack { us });
+        }
+        if let Some(reading) = now.behind {
+            let (time, clock) = (now.stamp.at(), reading.system());
+            if time.get() - clock.get() > self.tolerance_ms {
+                return Err(Refusal::ClockBehind { time, clock });
+            }
+        }
+        Ok(now)
+    }
+
+    /// Lets the server's time come nearer to `due`, by the clock or, while that is behind, by the steady one.
+    fn wait(&self, now: &Now, due: Millis) {
+        let come = match now.behind {
+            Some(reading) => self.time.go_on(now.stamp, due, reading),
+            None => now.stamp.at(),
+        };
+        if come < due {
+            let begun = self.clock.both();
+            self.clock.wait(due.get() - come.get());
+            self.stats.waited(self.clock.both().steady_us - begun.steady_us);
         }
     }
 }

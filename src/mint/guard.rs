@@ -11,6 +11,7 @@
 //! ordering beyond it; release and acquire let who reads a slot see at least the shared time it was
 //! claimed under.
 
+use super::MOST_AHEAD_MS;
 use super::atomic::{AtomicU64, Ordering};
 use crate::id::{Millis, RESIDUES, Seq, Shard};
 
@@ -68,7 +69,12 @@ impl Used {
     }
 
     /// The first millisecond from `earliest` on in which the residue is free, as far as is remembered.
-    pub(super) fn first_free(self, earliest: Millis) -> Millis {
+    /// `now` is the server's time.
+    pub(super) fn first_free(self, now: Millis, earliest: Millis) -> Millis {
+        if self.last() > now.get() + i64::from(MOST_AHEAD_MS) {
+            // No id of this time is so far ahead: it is from before the server's time was reset.
+            return earliest;
+        }
         let back = self.last() - earliest.get();
         if back < 0 {
             return earliest;
@@ -82,7 +88,7 @@ impl Used {
 
     fn with(self, at: Millis) -> Self {
         let forward = at.get() - self.last();
-        if forward < 0 {
+        if (-i64::from(Self::BEFORE)..0).contains(&forward) {
             return Self(self.0 | 1 << (-forward - 1));
         }
         // The last millisecond becomes one of those before, the oldest are forgotten.

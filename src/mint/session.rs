@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::Key;
-use crate::id::{Millis, Seq};
+use super::{Key, Stamp};
+use crate::id::Seq;
 
 /// The last id of each sequence and shard that a session mints from.
 ///
@@ -12,26 +12,36 @@ use crate::id::{Millis, Seq};
 /// the server's time says nothing any more, and is dropped when the map would have to grow.
 #[derive(Default)]
 pub struct SessionOrder {
-    last: HashMap<Key, (Millis, Seq), BuildHasherDefault<AsHashed>>,
+    last: HashMap<Key, Last, BuildHasherDefault<AsHashed>>,
+}
+
+/// A session's last id of one sequence and shard; before the first, long ago.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Last {
+    at: Stamp,
+    seq: Seq,
+}
+
+impl Last {
+    /// The first millisecond in which an id with this residue comes after the last one.
+    #[must_use]
+    pub fn earliest(self, seq: Seq) -> Stamp {
+        if seq > self.seq { self.at } else { self.at.plus(1) }
+    }
+
+    /// Records a newer id.
+    pub fn record(&mut self, at: Stamp, seq: Seq) {
+        *self = Self { at, seq };
+    }
 }
 
 impl SessionOrder {
-    /// The first millisecond in which an id with this residue comes after the session's last one.
-    #[must_use]
-    pub fn earliest(&self, key: Key, seq: Seq) -> Millis {
-        match self.last.get(&key) {
-            Some(&(at, last)) if seq > last => at,
-            Some(&(at, _)) => at.plus(1),
-            None => Millis::new(0),
-        }
-    }
-
-    /// Records the session's newest id. `now` is a time that no later id goes below.
-    pub fn record(&mut self, key: Key, at: Millis, seq: Seq, now: Millis) {
+    /// The last id of a sequence and shard. `now` is a time that no later id goes below.
+    pub fn last(&mut self, key: Key, now: Stamp) -> &mut Last {
         if self.last.len() == self.last.capacity() && !self.last.contains_key(&key) {
-            self.last.retain(|_, &mut (at, _)| at >= now);
+            self.last.retain(|_, last| last.at >= now);
         }
-        self.last.insert(key, (at, seq));
+        self.last.entry(key).or_default()
     }
 
     /// How many sequences and shards are remembered.

@@ -1,28 +1,51 @@
-//! The server's clock, and waiting for it.
+//! The server's clocks, and waiting for them.
 
+use std::ffi::c_int;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgrx::pg_sys;
 
+use super::pauses;
 use crate::id::Millis;
-use crate::mint::Clock;
+use crate::mint::{Clock, Event, Reading};
+use crate::report;
 
 /// A wait goes back to the loop after this long at the latest, so that a clock that was set meanwhile
 /// is noticed. In milliseconds.
 const LONGEST_WAIT_MS: i64 = 1000;
 
-/// The system clock, waited for on the session's latch.
+/// Two clocks are read together when they are read within this many microseconds; only a process that
+/// is held up between them takes longer.
+const TOGETHER_US: i64 = 200;
+
+/// The number of the clock that nobody sets, in time.h.
+const CLOCK_MONOTONIC: c_int = if cfg!(target_os = "macos") { 6 } else { 1 };
+
+// SAFETY: declared as in time.h; the standard library's steady clock cannot be compared between processes.
+unsafe extern "C" {
+    fn clock_gettime(clock: c_int, time: *mut pg_sys::timespec) -> c_int;
+}
+
+/// The system clock and the steady clock, waited for on the session's latch.
 pub(crate) struct ServerClock;
 
 impl Clock for ServerClock {
-    /// The system clock. The only place that reads it.
     fn now(&self) -> Millis {
-        let now = SystemTime::now();
-        let (sign, since) = match now.duration_since(UNIX_EPOCH) {
-            Ok(since) => (1, since),
-            Err(before) => (-1, before.duration()),
-        };
-        Millis::new(sign * i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        pauses::at("before the clock");
+        Millis::new(system_us().div_euclid(1000))
+    }
+
+    fn both(&self) -> Reading {
+        pauses::at("before both clocks");
+        let mut before = steady_us();
+        loop {
+            let system_us = system_us();
+            let steady_us = steady_us();
+            if steady_us - before <= TOGETHER_US {
+                return Reading { system_us, steady_us };
+            }
+            before = steady_us;
+        }
     }
 
     /// Waits on the latch, so that a cancel, a timeout or a terminate ends the wait at once: it comes
@@ -42,4 +65,26 @@ impl Clock for ServerClock {
         }
         pgrx::check_for_interrupts!();
     }
+
+    fn tell(&self, event: Event) {
+        report::log(event);
+    }
+}
+
+/// The system clock, in microseconds since the Unix epoch. The only place that reads it.
+fn system_us() -> i64 {
+    let now = SystemTime::now();
+    let (sign, since) = match now.duration_since(UNIX_EPOCH) {
+        Ok(since) => (1, since),
+        Err(before) => (-1, before.duration()),
+    };
+    sign * i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A clock that nobody sets, the same in all processes of the machine, in microseconds.
+fn steady_us() -> i64 {
+    let mut time = pg_sys::timespec::default();
+    // SAFETY: `time` is ours to be written.
+    unsafe { clock_gettime(CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec * 1_000_000 + time.tv_nsec / 1000
 }

@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod clock;
+pub(crate) mod lease;
+pub(crate) mod pauses;
 pub(crate) mod sequence;
 pub(crate) mod shared;
 pub(crate) mod timestamp;

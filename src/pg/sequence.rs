@@ -1,5 +1,6 @@
 //! Sequences: the argument that names one, and `nextval` on it.
 
+use std::ffi::CStr;
 use std::panic::{catch_unwind, resume_unwind};
 
 use pgrx::callconv::{Arg, ArgAbi};
@@ -30,12 +31,7 @@ impl Sequence {
     /// Refused in a read-only transaction and on a standby before anything else, also on a temporary
     /// sequence, where `nextval` itself is not: an id takes its time from the whole server's state.
     pub(crate) fn next(self) -> Result<i64, NoSuchRelation> {
-        // SAFETY: reads a global of this single-threaded process; the string is static.
-        unsafe {
-            if pg_sys::XactReadOnly {
-                pg_sys::PreventCommandIfReadOnly(c"nextval()".as_ptr());
-            }
-        }
+        refuse_if_read_only(c"nextval()");
         // SAFETY: takes any OID, and raises an error if it is no sequence's. The boundary turns its longjmp
         // into an unwind; nothing in the closure needs dropping.
         let nextval = || unsafe { pg_guard_ffi_boundary(|| nextval_internal(self.0, true)) };
@@ -45,6 +41,16 @@ impl Sequence {
             }
             resume_unwind(cause)
         })
+    }
+}
+
+/// Raises PostgreSQL's own error in a read-only transaction and on a standby.
+pub(crate) fn refuse_if_read_only(command: &'static CStr) {
+    // SAFETY: reads a global of this single-threaded process; the string is static.
+    unsafe {
+        if pg_sys::XactReadOnly {
+            pg_sys::PreventCommandIfReadOnly(command.as_ptr());
+        }
     }
 }
 
@@ -59,6 +65,12 @@ fn is_no_relation(cause: Option<&CaughtError>) -> bool {
 pub(crate) fn database() -> u32 {
     // SAFETY: a global of this process, set before any function runs and never changed.
     unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+/// A number of the session's own among those that run.
+pub(crate) fn session() -> usize {
+    // SAFETY: as above.
+    unsafe { pg_sys::MyProcPid }.unsigned_abs() as usize
 }
 
 impl_sql_translatable!(Sequence, "regclass");

@@ -1,4 +1,4 @@
-//! The server's shared memory: where the guard and the shared time live.
+//! The server's shared memory: where the guard, the shared time, the leases and the counters live.
 //!
 //! From PostgreSQL 17 on it is a named segment, made by the first session that mints and kept until the
 //! server stops; before, it is asked for at server start, so the library must be in
@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pgrx::pg_sys;
 
-use crate::mint::{Guard, SharedTime};
+use super::clock::ServerClock;
+use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
 
 /// Marks the region as ours.
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
 /// Changes when the meaning of the region's bytes does.
-const ABI: u64 = 1;
+const ABI: u64 = 2;
 
 /// The same in every version of the library, so that each finds the region and can read its header.
 const SIZE: usize = (8 << 20) + (64 << 10);
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) seed: u64,
     /// On a cache line of its own: it is written every millisecond.
     pub(crate) time: CacheLine<SharedTime>,
+    pub(crate) stats: CacheLine<Stats>,
+    pub(crate) leases: CacheLine<Leases>,
     pub(crate) guard: CacheLine<Guard>,
 }
 
@@ -88,6 +91,7 @@ unsafe fn create(region: *mut Shared) {
         // Without the system's entropy the seed is 0: windows are then shared by the same sequences
         // after each start, and nothing worse.
         pg_sys::pg_strong_random(seed.as_mut_ptr().cast(), seed.len());
+        (*region).stats.0.reset(ServerClock.now());
         (*region).seed = u64::from_ne_bytes(seed);
         (*region).abi = ABI;
         (*region).magic = MAGIC;

@@ -3,7 +3,7 @@
 #![allow(missing_docs, unreachable_pub, dead_code, unused_imports, clippy::unwrap_used)]
 
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use loom::thread;
 
 #[path = "../../src/id/mod.rs"]
@@ -12,58 +12,129 @@ mod id;
 mod mint;
 
 use id::{Id, Millis, Seq, Shard};
-use mint::{Clock, Mint, SharedTime, Slot};
+use mint::{Clock, Event, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, SharedTime, Slot, Stamp, Stats};
 
 const NOW: i64 = 1_800_000_000_000;
 const AHEAD_MS: i64 = 10;
 
 /// One session's reading of the clock; no wait is needed for so few ids.
-struct Reading(i64);
+struct At(i64);
 
-impl Clock for Reading {
+impl Clock for At {
     fn now(&self) -> Millis {
         Millis::new(self.0)
+    }
+
+    fn both(&self) -> Reading {
+        Reading { system_us: self.0 * 1000, steady_us: 0 }
     }
 
     fn wait(&self, _: i64) {
         unreachable!("there is room ahead");
     }
+
+    fn tell(&self, _: Event) {}
+}
+
+/// What is written down, and the lock of who writes.
+struct Paper {
+    until: AtomicI64,
+    held: AtomicBool,
+}
+
+impl Record for Paper {
+    fn lock(&self, patience: bool) -> Lock {
+        while self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            if !patience {
+                return Lock::Busy;
+            }
+            thread::yield_now();
+        }
+        Lock::Held
+    }
+
+    fn unlock(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+
+    fn read(&self) -> Millis {
+        Millis::new(self.until.load(Ordering::Relaxed))
+    }
+
+    fn write(&self, until: Millis) {
+        self.until.store(until.get(), Ordering::Relaxed);
+    }
 }
 
 struct Server {
     time: SharedTime,
+    leases: Leases,
     cell: AtomicU64,
+    paper: Paper,
 }
 
 impl Server {
-    /// Mints with the one residue there is, in a session that reads `clock` and may not go before `earliest`.
-    fn mint(&self, clock: i64, earliest: i64) -> Id {
+    /// Mints with the one residue there is, in a session that reads `clock`.
+    fn mint(&self, clock: i64) -> Id {
         let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(7).unwrap());
-        let mint = Mint { clock: &Reading(clock), time: &self.time, max_ahead_ms: AHEAD_MS };
-        mint.claim(Slot::new(&self.cell), Millis::new(earliest), shard, seq).unwrap()
+        let minted = self.with(&At(clock)).claim(Slot::new(&self.cell), Stamp::default(), shard, seq);
+        minted.unwrap().id
+    }
+
+    fn with<'a>(&'a self, clock: &'a At) -> Mint<'a, At, Paper> {
+        Mint {
+            clock,
+            record: &self.paper,
+            time: &self.time,
+            leases: &self.leases,
+            stats: &Stats,
+            database: LeaseKey::new(1, 3),
+            session: 0,
+            max_ahead_ms: AHEAD_MS,
+            tolerance_ms: 3_600_000,
+        }
     }
 }
 
-fn server() -> Arc<Server> {
-    Arc::new(Server { time: SharedTime::new(), cell: AtomicU64::new(0) })
+/// A server that starts after one that had leased until then.
+fn server(leased: i64) -> Arc<Server> {
+    Arc::new(Server {
+        time: SharedTime::default(),
+        leases: Leases::default(),
+        cell: AtomicU64::new(0),
+        paper: Paper { until: AtomicI64::new(leased), held: AtomicBool::new(false) },
+    })
 }
 
-/// Sessions whose clocks and orders differ, each minting twice: above, below and between what is used.
+/// Every interleaving in which a session is interrupted at most three times.
+fn model(check: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(check);
+}
+
+fn all_differ(mut ids: Vec<Id>) {
+    let minted = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), minted);
+}
+
+/// Sessions whose clocks differ, each minting twice: above, below and between what is used.
 #[test]
 fn no_residue_is_used_twice_in_a_millisecond() {
-    loom::model(|| {
-        let server = server();
-        let sessions: Vec<_> = [(NOW, NOW + 3), (NOW + 1, 0)]
+    model(|| {
+        let server = server(0);
+        let first = server.mint(NOW);
+        let sessions: Vec<_> = [NOW + 1, NOW + 3]
             .into_iter()
-            .map(|(clock, earliest)| {
+            .map(|clock| {
                 let server = server.clone();
-                thread::spawn(move || [server.mint(clock, earliest), server.mint(clock, 0)])
+                thread::spawn(move || [server.mint(clock), server.mint(clock)])
             })
             .collect();
-        let mut ids: Vec<Id> = sessions.into_iter().flat_map(|session| session.join().unwrap()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), 4);
+        let ids = sessions.into_iter().flat_map(|session| session.join().unwrap());
+        all_differ(ids.chain([first]).collect());
     });
 }
 
@@ -71,15 +142,63 @@ fn no_residue_is_used_twice_in_a_millisecond() {
 /// earlier clock.
 #[test]
 fn time_never_goes_back() {
-    loom::model(|| {
-        let server = server();
+    model(|| {
+        let server = server(0);
+        let first = server.mint(NOW);
         let other = server.clone();
-        let session = thread::spawn(move || other.mint(NOW + 100, 0));
-        let concurrent = server.mint(NOW, 0);
-        let first = session.join().unwrap();
-        let second = server.mint(NOW, 0);
-        assert!(second.at() >= first.at().plus(-AHEAD_MS));
-        assert!(second.at() >= concurrent.at().plus(-AHEAD_MS));
-        assert!(second != first && second != concurrent && first != concurrent);
+        let session = thread::spawn(move || other.mint(NOW + 100));
+        let concurrent = server.mint(NOW);
+        let second = session.join().unwrap();
+        let third = server.mint(NOW);
+        assert!(third.at() >= second.at().plus(-AHEAD_MS));
+        assert!(third.at() >= concurrent.at().plus(-AHEAD_MS));
+        all_differ(vec![first, concurrent, second, third]);
+    });
+}
+
+/// The first calls after a start, made at once, with the clock behind what had been leased before.
+#[test]
+fn no_session_mints_before_the_lease_is_adopted() {
+    model(|| {
+        let leased = NOW + 60_000;
+        let server = server(leased);
+        let other = server.clone();
+        let session = thread::spawn(move || other.mint(NOW));
+        let ids = vec![server.mint(NOW), session.join().unwrap()];
+        for id in &ids {
+            assert!(id.at().get() >= leased);
+            assert!(id.at().get() < server.paper.until.load(Ordering::Relaxed));
+        }
+        all_differ(ids);
+    });
+}
+
+/// A renewal beside a mint: nothing is minted beyond what is written down, and that never goes back.
+#[test]
+fn no_id_is_beyond_the_lease() {
+    model(|| {
+        let server = server(0);
+        server.mint(NOW);
+        let renewer = server.clone();
+        let session = thread::spawn(move || renewer.mint(NOW + LEASE_MS + 5));
+        let ids = vec![server.mint(NOW + LEASE_MS - 1), session.join().unwrap()];
+        let until = server.paper.until.load(Ordering::Relaxed);
+        assert!(ids.iter().all(|id| id.at().get() < until));
+        all_differ(ids);
+    });
+}
+
+/// The server's time is set back while a session mints: the id is of one side or of the other.
+#[test]
+fn a_reset_beside_a_mint() {
+    const YEAR_MS: i64 = 365 * 86_400_000;
+    model(|| {
+        let server = server(0);
+        server.mint(NOW + YEAR_MS);
+        let other = server.clone();
+        let session = thread::spawn(move || other.mint(NOW + YEAR_MS));
+        server.with(&At(NOW)).reset().unwrap();
+        session.join().unwrap();
+        assert!(server.paper.until.load(Ordering::Relaxed) >= NOW);
     });
 }

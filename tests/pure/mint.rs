@@ -1,143 +1,239 @@
 //! The mint loop under a clock of the test's own, which does what clocks do.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use insta_ids::id::{EPOCH, Id, LAST, Millis, Seq, Shard};
-use insta_ids::mint::{Clock, Key, Mint, SessionOrder, SharedTime, Slot};
+use insta_ids::mint::{
+    Clock, Event, Key, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, Refusal, SessionOrder, SharedTime,
+    Slot, Stamp, Stats,
+};
 use proptest::prelude::*;
 
 const START: Millis = Millis::new(1_800_000_000_000);
 const AHEAD_MS: i64 = 10;
+const TOLERANCE_MS: i64 = 3_600_000;
 
-/// A clock that stands still, but for what a wait adds.
+/// Clocks that stand still, but for what a wait adds.
+#[derive(Default)]
 struct Still {
-    now: Cell<i64>,
-    waited: Cell<i64>,
+    system_us: Cell<i64>,
+    steady_us: Cell<i64>,
+    told: RefCell<Vec<Event>>,
 }
 
 impl Still {
     fn at(now: Millis) -> Self {
-        Self { now: Cell::new(now.get()), waited: Cell::new(0) }
+        Self { system_us: Cell::new(now.get() * 1000), ..Self::default() }
+    }
+
+    /// Time passes.
+    fn pass(&self, us: i64) {
+        self.system_us.set(self.system_us.get() + us);
+        self.steady_us.set(self.steady_us.get() + us);
+    }
+
+    /// The system clock is set.
+    fn step(&self, ms: i64) {
+        self.system_us.set(self.system_us.get() + ms * 1000);
+    }
+
+    fn waited_ms(&self) -> i64 {
+        self.steady_us.get() / 1000
     }
 }
 
 impl Clock for Still {
     fn now(&self) -> Millis {
-        Millis::new(self.now.get())
+        Millis::new(self.system_us.get().div_euclid(1000))
+    }
+
+    fn both(&self) -> Reading {
+        Reading { system_us: self.system_us.get(), steady_us: self.steady_us.get() }
     }
 
     fn wait(&self, ms: i64) {
         assert!(ms > 0, "a wait of {ms} ms is a busy loop");
-        self.now.set(self.now.get() + ms);
-        self.waited.set(self.waited.get() + ms);
+        self.pass(ms * 1000);
+    }
+
+    fn tell(&self, event: Event) {
+        self.told.borrow_mut().push(event);
     }
 }
 
-fn mint<'a, C: Clock>(clock: &'a C, time: &'a SharedTime, max_ahead_ms: i64) -> Mint<'a, C> {
-    Mint { clock, time, max_ahead_ms }
+/// What is written down, and how often it was.
+#[derive(Default)]
+struct Paper {
+    until: Cell<i64>,
+    writes: Cell<u32>,
+    held: Cell<bool>,
+    /// Another session is writing, and takes its time.
+    busy: Cell<bool>,
 }
 
-/// The server's state for one sequence and shard.
+impl Record for Paper {
+    fn lock(&self, patience: bool) -> Lock {
+        if self.busy.get() && !patience {
+            return Lock::Busy;
+        }
+        assert!(!self.held.replace(true), "locked twice");
+        Lock::Held
+    }
+
+    fn unlock(&self) {
+        assert!(self.held.replace(false), "unlocked without a lock");
+    }
+
+    fn read(&self) -> Millis {
+        assert!(self.held.get(), "read without the lock");
+        Millis::new(self.until.get())
+    }
+
+    fn write(&self, until: Millis) {
+        assert!(self.held.get(), "written without the lock");
+        self.until.set(until.get());
+        self.writes.set(self.writes.get() + 1);
+    }
+}
+
+/// A server's memory, for one sequence and shard.
 struct Server {
     time: SharedTime,
+    leases: Leases,
+    stats: Stats,
     slots: Vec<AtomicU64>,
     key: Key,
 }
 
 impl Server {
     fn new() -> Self {
-        let key = Key::new(42, 1, 2, Shard::new(5).unwrap());
-        Self { time: SharedTime::new(), slots: (0..1024).map(|_| AtomicU64::new(0)).collect(), key }
+        Self {
+            time: SharedTime::default(),
+            leases: Leases::default(),
+            stats: Stats::default(),
+            slots: (0..1024).map(|_| AtomicU64::new(0)).collect(),
+            key: Key::new(42, 1, 2, Shard::new(5).unwrap()),
+        }
     }
 
-    fn mint(&self, clock: &impl Clock, order: &mut SessionOrder, value: i64) -> Id {
+    fn with<'a, C: Clock>(&'a self, clock: &'a C, record: &'a Paper) -> Mint<'a, C, Paper> {
+        Mint {
+            clock,
+            record,
+            time: &self.time,
+            leases: &self.leases,
+            stats: &self.stats,
+            database: LeaseKey::new(1, 3),
+            session: 0,
+            max_ahead_ms: AHEAD_MS,
+            tolerance_ms: TOLERANCE_MS,
+        }
+    }
+
+    fn try_mint(
+        &self,
+        clock: &impl Clock,
+        record: &Paper,
+        order: &mut SessionOrder,
+        value: i64,
+    ) -> Result<Id, Refusal> {
         let seq = Seq::of(value).unwrap();
         let slot = Slot::new(&self.slots[usize::from(seq.get())]);
-        let earliest = order.earliest(self.key, seq);
-        let id =
-            mint(clock, &self.time, AHEAD_MS).claim(slot, earliest, Shard::new(5).unwrap(), seq).unwrap();
-        order.record(self.key, id.at(), seq, id.at().plus(-AHEAD_MS));
-        id
+        let last = order.last(self.key, self.time.stamp());
+        let minted = self.with(clock, record).claim(slot, last.earliest(seq), Shard::new(5).unwrap(), seq)?;
+        last.record(minted.at, seq);
+        Ok(minted.id)
+    }
+
+    fn mint(&self, clock: &impl Clock, record: &Paper, order: &mut SessionOrder, value: i64) -> Id {
+        self.try_mint(clock, record, order, value).unwrap()
+    }
+
+    fn slot(&self, residue: usize) -> u64 {
+        self.slots[residue].load(Ordering::Relaxed)
     }
 }
 
 #[test]
 fn one_session_uses_every_residue_of_every_millisecond() {
-    let (server, clock, mut order) = (Server::new(), Still::at(START), SessionOrder::default());
-    let ids: Vec<Id> = (0..1024 * 1000).map(|value| server.mint(&clock, &mut order, value)).collect();
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    let ids: Vec<Id> = (0..1024 * 1000).map(|value| server.mint(&clock, &paper, &mut order, value)).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
     // The first 11 milliseconds are the present one and those it may run ahead.
     assert_eq!(ids.last().unwrap().at(), START.plus(999));
-    assert_eq!(clock.waited.get(), 999 - AHEAD_MS);
+    assert_eq!(clock.waited_ms(), 999 - AHEAD_MS);
 }
 
 #[test]
 fn a_stopped_wait_leaves_nothing_claimed() {
-    struct Stopping;
+    struct Stopping(Still);
     impl Clock for Stopping {
         fn now(&self) -> Millis {
-            START
+            self.0.now()
+        }
+        fn both(&self) -> Reading {
+            self.0.both()
         }
         fn wait(&self, _: i64) {
             std::panic::resume_unwind(Box::new("stopped"));
         }
+        fn tell(&self, _: Event) {}
     }
-    let (server, mut order) = (Server::new(), SessionOrder::default());
+    let (server, paper, mut order) = (Server::new(), Paper::default(), SessionOrder::default());
+    let clock = Stopping(Still::at(START));
     let mut minted = 0;
     // The same residue again and again: one id per millisecond.
-    while catch_unwind(AssertUnwindSafe(|| server.mint(&Stopping, &mut order, 7))).is_ok() {
+    while catch_unwind(AssertUnwindSafe(|| server.mint(&clock, &paper, &mut order, 7))).is_ok() {
         minted += 1;
     }
     assert_eq!(minted, AHEAD_MS + 1);
-    let slot = server.slots[7].load(std::sync::atomic::Ordering::Relaxed);
+    let slot = server.slot(7);
     for _ in 0..100 {
-        assert!(catch_unwind(AssertUnwindSafe(|| server.mint(&Stopping, &mut order, 7))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| server.mint(&clock, &paper, &mut order, 7))).is_err());
     }
-    assert_eq!(server.slots[7].load(std::sync::atomic::Ordering::Relaxed), slot);
+    assert_eq!(server.slot(7), slot);
 }
 
 #[test]
 fn a_clock_outside_the_format_is_an_error() {
-    let slot = AtomicU64::new(0);
-    let mint_at = |now: Millis| {
-        let (shard, seq) = (Shard::new(0).unwrap(), Seq::of(0).unwrap());
-        mint(&Still::at(now), &SharedTime::new(), AHEAD_MS).claim(
-            Slot::new(&slot),
-            Millis::new(0),
-            shard,
-            seq,
-        )
+    let paper = Paper::default();
+    let mut server = Server::new();
+    let mint_at = |server: &Server, now: Millis| {
+        server.try_mint(&Still::at(now), &paper, &mut SessionOrder::default(), 0)
     };
-    assert!(mint_at(EPOCH.plus(-1)).is_err());
-    assert!(mint_at(LAST.plus(1)).is_err());
-    assert_eq!(slot.load(std::sync::atomic::Ordering::Relaxed), 0);
-    assert!(mint_at(EPOCH).is_ok());
-    assert!(mint_at(LAST).is_ok());
+    assert!(mint_at(&server, EPOCH.plus(-1)).is_err());
+    assert!(mint_at(&server, Millis::new(-5)).is_err());
+    assert!(mint_at(&server, LAST.plus(1)).is_err());
+    assert_eq!((server.slot(0), paper.writes.get()), (0, 0));
+    assert!(mint_at(&server, EPOCH).is_ok());
+    server = Server::new();
+    assert!(mint_at(&server, LAST).is_ok());
     // The last millisecond is used; the next is beyond the format.
-    assert!(mint_at(LAST).is_err());
+    assert!(mint_at(&server, LAST).is_err());
 }
 
 #[test]
 fn one_reading_beyond_the_format_spoils_nothing() {
-    let (server, mut order) = (Server::new(), SessionOrder::default());
-    let seq = Seq::of(0).unwrap();
-    let slot = Slot::new(&server.slots[0]);
-    let far = Still::at(LAST.plus(1));
-    let shard = Shard::new(5).unwrap();
-    assert!(mint(&far, &server.time, AHEAD_MS).claim(slot, Millis::new(0), shard, seq).is_err());
-    assert_eq!(server.mint(&Still::at(START), &mut order, 0).at(), START);
+    let (server, paper, mut order) = (Server::new(), Paper::default(), SessionOrder::default());
+    assert!(server.try_mint(&Still::at(LAST.plus(1)), &paper, &mut order, 0).is_err());
+    assert_eq!(server.mint(&Still::at(START), &paper, &mut order, 0).at(), START);
 }
 
 #[test]
 fn a_session_forgets_what_says_nothing_any_more() {
+    let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
     let mut order = SessionOrder::default();
     let seq = Seq::of(0).unwrap();
+    let mint = server.with(&clock, &paper);
+    let cell = AtomicU64::new(0);
+    let start = mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(0).unwrap(), seq).unwrap().at;
     for n in 0..1_000_000_u32 {
-        let at = START.plus(i64::from(n / 10));
-        order.record(Key::new(1, 1, n, Shard::new(0).unwrap()), at, seq, at.plus(-AHEAD_MS));
+        let at = start.plus(i64::from(n / 10));
+        order.last(Key::new(1, 1, n, Shard::new(0).unwrap()), at.plus(-AHEAD_MS)).record(at, seq);
     }
     assert!(order.len() < 1000, "{} are remembered", order.len());
 }
@@ -145,30 +241,255 @@ fn a_session_forgets_what_says_nothing_any_more() {
 /// A session that was held up with its value, while another went round all residues.
 #[test]
 fn a_session_that_was_overtaken_finds_its_millisecond() {
-    let (server, clock) = (Server::new(), Still::at(START));
+    let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
     let (mut held_up, mut other) = (SessionOrder::default(), SessionOrder::default());
-    let ids: Vec<Id> = (1..3 * 1024).map(|value| server.mint(&clock, &mut other, value)).collect();
+    let ids: Vec<Id> =
+        (1..3 * 1024).map(|value| server.mint(&clock, &paper, &mut other, value)).collect();
     assert_eq!(ids.last().unwrap().at(), START.plus(2));
     // Value 0 was the other session's first; its slot was used at START + 1 and + 2 by values 1024 and 2048.
-    assert_eq!(server.mint(&clock, &mut held_up, 0).at(), START);
+    assert_eq!(server.mint(&clock, &paper, &mut held_up, 0).at(), START);
+}
+
+/// While the clock is behind, ids go on at full speed, and no faster than time runs.
+#[test]
+fn a_clock_that_is_behind_does_not_slow_ids_down() {
+    for step_ms in [1, 1500, 300_000, 3_540_000] {
+        let (server, clock, paper, mut order) =
+            (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+        let mut value = 0;
+        let mut mint_ms = |ms: i64| {
+            for _ in 0..1024 * ms {
+                server.mint(&clock, &paper, &mut order, value);
+                value += 1;
+            }
+            server.mint(&clock, &paper, &mut order, value).at()
+        };
+        mint_ms(100);
+        let before = clock.waited_ms();
+        clock.step(-step_ms);
+        let reached = mint_ms(1000);
+        let took = clock.waited_ms() - before;
+        assert!((1000..1003).contains(&took), "{took} ms after a step of {step_ms} ms");
+        assert!(reached <= START.plus(clock.waited_ms() + AHEAD_MS + 1), "{reached:?}");
+        assert_eq!(*clock.told.borrow(), [Event::SteppedBack { us: step_ms * 1000 }]);
+        assert_eq!(server.stats.figures().largest_step_back_us, step_ms * 1000);
+    }
+}
+
+/// Below full speed the clock catches up, and then ids have its time again.
+#[test]
+fn a_clock_that_was_behind_catches_up() {
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    server.mint(&clock, &paper, &mut order, 0);
+    clock.step(-5000);
+    for value in 1..6000 {
+        clock.pass(1000);
+        let at = server.mint(&clock, &paper, &mut order, value).at();
+        // Until then, a millisecond is added when the sequence has gone round its residues.
+        let expected = START.plus(value / 1024).max(clock.now());
+        assert_eq!(at, expected);
+    }
+    assert!(clock.now() > START.plus(900));
+}
+
+#[test]
+fn a_clock_far_behind_is_refused_until_it_is_right() {
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    let first = server.mint(&clock, &paper, &mut order, 0);
+    clock.step(-2 * TOLERANCE_MS);
+    let refusal = Refusal::ClockBehind { time: START, clock: clock.now() };
+    assert_eq!(server.try_mint(&clock, &paper, &mut order, 1), Err(refusal));
+    clock.step(2 * TOLERANCE_MS);
+    assert!(server.mint(&clock, &paper, &mut order, 1) > first);
+    assert_eq!(*clock.told.borrow(), [Event::SteppedBack { us: 2 * TOLERANCE_MS * 1000 }]);
+}
+
+/// About once a second while ids are minted, and not at all while none are.
+#[test]
+fn a_lease_is_written_once_a_second() {
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    for value in 0..10_000 {
+        clock.pass(1000);
+        server.mint(&clock, &paper, &mut order, value);
+        assert!(paper.until.get() > clock.now().get(), "an id beyond the lease");
+    }
+    assert!((9..=11).contains(&paper.writes.get()), "{} writes in 10 s", paper.writes.get());
+    assert!(paper.until.get() <= clock.now().get() + LEASE_MS);
+    clock.pass(3_600_000_000);
+    server.mint(&clock, &paper, &mut order, 1);
+    server.mint(&clock, &paper, &mut order, 2);
+    assert!(paper.writes.get() <= 12);
+}
+
+/// Nobody renews early, and the server dies when the lease has run out to its last millisecond.
+#[test]
+fn the_end_of_a_lease_is_not_used() {
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    server.mint(&clock, &paper, &mut order, 0);
+    paper.busy.set(true);
+    clock.pass((LEASE_MS - 1) * 1000);
+    let last = server.mint(&clock, &paper, &mut order, 7);
+    assert_eq!((last.at().get(), paper.writes.get()), (paper.until.get() - 1, 1));
+    let (dead, behind) = (Paper::default(), Still::at(START.plus(-60_000)));
+    dead.until.set(paper.until.get());
+    assert!(Server::new().mint(&behind, &dead, &mut SessionOrder::default(), 7) > last);
+    clock.pass(1000);
+    server.mint(&clock, &paper, &mut order, 8);
+    assert_eq!(paper.writes.get(), 2);
+}
+
+/// After a crash only what was written down is known.
+#[test]
+fn a_new_server_goes_on_from_the_lease() {
+    for behind_ms in [0, 500, 300_000, 3_540_000] {
+        let (paper, mut order) = (Paper::default(), SessionOrder::default());
+        let clock = Still::at(START);
+        let last = Server::new().mint(&clock, &paper, &mut order, 7);
+        let restarted = Still::at(START.plus(-behind_ms));
+        let server = Server::new();
+        let next = server.mint(&restarted, &paper, &mut SessionOrder::default(), 7);
+        assert!(next > last);
+        assert_eq!(next.at(), START.plus(LEASE_MS));
+        assert_eq!(restarted.told.borrow().len(), usize::from(behind_ms > 0));
+    }
+}
+
+#[test]
+fn a_lease_far_ahead_is_refused_and_spoils_nothing() {
+    let (server, clock) = (Server::new(), Still::at(START));
+    let (far, near) = (Paper::default(), Paper::default());
+    far.until.set(START.get() + 10 * TOLERANCE_MS);
+    let refused = server.try_mint(&clock, &far, &mut SessionOrder::default(), 0);
+    assert_eq!(refused, Err(Refusal::LeaseAhead { until: Millis::new(far.until.get()), clock: START }));
+    assert_eq!(far.writes.get(), 0);
+    assert_eq!(server.mint(&clock, &near, &mut SessionOrder::default(), 0).at(), START);
+}
+
+/// A dump that is restored under sessions that mint: it raises what is written.
+#[test]
+fn a_lease_that_was_raised_is_adopted() {
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    server.mint(&clock, &paper, &mut order, 0);
+    paper.until.set(START.get() + 60_000);
+    clock.pass(LEASE_MS * 1000);
+    assert_eq!(server.mint(&clock, &paper, &mut order, 1).at(), START.plus(60_000));
+    assert!(paper.until.get() > START.get() + 60_000);
+}
+
+#[test]
+fn a_clock_that_had_run_ahead_is_reset() {
+    const YEAR_MS: i64 = 365 * 86_400_000;
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    clock.step(YEAR_MS);
+    // Some residues are used a year ahead, the others never.
+    for value in 0..500 {
+        server.mint(&clock, &paper, &mut order, value);
+    }
+    clock.step(-YEAR_MS);
+    assert!(server.try_mint(&clock, &paper, &mut order, 500).is_err());
+    assert_eq!(server.with(&clock, &paper).reset(), Ok(START.plus(YEAR_MS + AHEAD_MS)));
+    assert_eq!(paper.until.get(), START.get() + LEASE_MS);
+    let ids: Vec<Id> = (0..3000).map(|value| server.mint(&clock, &paper, &mut order, value)).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(ids.last().unwrap().at(), START.plus(2));
+    // Another session that had minted then, and its order, are of a time that is no more.
+    assert_eq!(server.mint(&clock, &paper, &mut SessionOrder::default(), 0).at(), START.plus(3));
+    // Another database, whose lease lies there, refuses until it is reset, too. The server's time is right.
+    let paper = Paper::default();
+    paper.until.set(START.get() + YEAR_MS);
+    let other = || Mint { database: LeaseKey::new(2, 3), ..server.with(&clock, &paper) };
+    assert!(matches!(other().advance(START), Err(Refusal::LeaseAhead { .. })));
+    assert_eq!(other().reset(), Ok(START.plus(YEAR_MS)));
+    assert_eq!(other().advance(START), Ok(()));
+    assert_eq!(server.time.stamp().at(), START.plus(3 - AHEAD_MS).max(START));
+}
+
+#[test]
+fn the_time_can_be_raised_and_outlives_a_crash() {
+    let (clock, paper) = (Still::at(START), Paper::default());
+    let server = Server::new();
+    assert_eq!(
+        server.with(&clock, &paper).advance(START.plus(TOLERANCE_MS + 1)),
+        Err(Refusal::TooFarAhead { until: START.plus(TOLERANCE_MS + 1), clock: START })
+    );
+    server.with(&clock, &paper).advance(START.plus(60_000)).unwrap();
+    assert_eq!(server.mint(&clock, &paper, &mut SessionOrder::default(), 0).at(), START.plus(60_000));
+    assert!(
+        Server::new().mint(&clock, &paper, &mut SessionOrder::default(), 0).at() >= START.plus(60_000)
+    );
+}
+
+/// Databases beyond those that there is room for wait for one that has stopped.
+#[test]
+fn leases_that_ran_out_make_room() {
+    let (server, clock) = (Server::new(), Still::at(START));
+    let mint = |database: u32| {
+        let paper = Paper::default();
+        let cell = AtomicU64::new(0);
+        let mint = Mint { database: LeaseKey::new(database, 3), ..server.with(&clock, &paper) };
+        mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(0).unwrap(), Seq::of(0).unwrap())
+            .map(|minted| minted.at.at())
+    };
+    for database in 1..=1024 {
+        assert_eq!(mint(database), Ok(START));
+    }
+    assert_eq!(mint(1025), Err(Refusal::TooManyLeases));
+    clock.pass((LEASE_MS + 1) * 1000);
+    for database in 1025..3000 {
+        assert_eq!(mint(database).is_ok(), database < 1025 + 1024, "{database}");
+    }
+}
+
+#[test]
+fn waits_and_ids_are_counted() {
+    let (server, clock, paper, mut order) =
+        (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
+    server.stats.reset(START);
+    for _ in 0..100 {
+        server.mint(&clock, &paper, &mut order, 7);
+    }
+    let mut other = SessionOrder::default();
+    server.mint(&clock, &paper, &mut other, 7);
+    let figures = server.stats.figures();
+    assert_eq!((figures.minted, figures.pushed, figures.since), (101, 1, START));
+    assert_eq!(figures.waited_us, clock.steady_us.get());
+    assert_eq!(figures.waits, 90);
+    server.stats.reset(START.plus(1));
+    assert_eq!((server.stats.figures().minted, server.stats.figures().since), (0, START.plus(1)));
 }
 
 /// What may happen next in a server with three sessions.
 #[derive(Clone, Debug)]
 enum Step {
     Mint { session: usize, value: i64 },
-    Clock { ms: i64 },
+    /// Time passes, in microseconds.
+    Pass { us: i64 },
+    /// The clock is set, by milliseconds.
+    Set { ms: i64 },
+    /// Another session is at renewing the lease, or no longer.
+    Busy(bool),
+    /// The server dies and starts anew.
+    Crash,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        20 => (0..3_usize, prop_oneof![0..4_i64, 0..5000_i64]).prop_map(|(session, value)| Step::Mint { session, value }),
-        1 => prop_oneof![-50..50_i64, 0..3_i64].prop_map(|ms| Step::Clock { ms }),
+        40 => (0..3_usize, prop_oneof![0..4_i64, 0..5000_i64]).prop_map(|(session, value)| Step::Mint { session, value }),
+        2 => any::<bool>().prop_map(Step::Busy),
+        4 => prop_oneof![0..3_000_i64, 0..3_000_000_i64, Just(LEASE_MS * 1000), Just(LEASE_MS * 1000 - 1000)].prop_map(|us| Step::Pass { us }),
+        3 => prop_oneof![-50..50_i64, -3_000..3_000_i64, -500_000..500_000_i64].prop_map(|ms| Step::Set { ms }),
+        1 => Just(Step::Crash),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     /// A slot against a set of all the milliseconds in which it was used.
     #[test]
@@ -178,8 +499,9 @@ proptest! {
         let mut used = HashSet::new();
         let mut last = 0;
         for start in starts {
-            let clock = Still::at(START.plus(start));
-            let id = mint(&clock, &SharedTime::new(), 1000).claim(Slot::new(&cell), Millis::new(0), shard, seq).unwrap();
+            let (server, clock, paper) = (Server::new(), Still::at(START.plus(start)), Paper::default());
+            let mint = Mint { max_ahead_ms: 1000, ..server.with(&clock, &paper) };
+            let id = mint.claim(Slot::new(&cell), Stamp::default(), shard, seq).unwrap().id;
             let at = id.at().get() - START.get();
             // 16 milliseconds before the last one are remembered; those before them count as used.
             let expected = (start..1000).find(|ms| !used.contains(ms) && *ms >= last - 16).unwrap();
@@ -189,26 +511,38 @@ proptest! {
         }
     }
 
-    /// Whatever the values of the sequence, and wherever the clock goes.
+    /// Whatever the values of the sequence, wherever the clock goes, and whenever the server dies.
     #[test]
     fn promises_hold(steps in prop::collection::vec(step(), 1..300)) {
-        let (server, clock) = (Server::new(), Still::at(START));
+        let (mut server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
         let mut orders: [SessionOrder; 3] = Default::default();
         let mut last = [Id::from_bits(0); 3];
         let mut minted = HashSet::new();
-        let mut greatest_reading = START;
         let mut newest = EPOCH;
+        // How far the steady clock could have brought ids, if it ran on from the greatest reading or lease.
+        let mut furthest_us = START.get() * 1000;
         for step in steps {
             match step {
-                Step::Clock { ms } => clock.now.set(clock.now.get() + ms),
+                Step::Pass { us } => clock.pass(us),
+                Step::Set { ms } => clock.step(ms),
+                Step::Busy(busy) => paper.busy.set(busy),
+                Step::Crash => {
+                    server = Server::new();
+                    orders = Default::default();
+                    furthest_us = furthest_us.max(paper.until.get() * 1000 - clock.steady_us.get());
+                }
                 Step::Mint { session, value } => {
-                    greatest_reading = greatest_reading.max(clock.now());
-                    let id = server.mint(&clock, &mut orders[session], value);
-                    greatest_reading = greatest_reading.max(clock.now());
+                    furthest_us = furthest_us.max(clock.system_us.get() - clock.steady_us.get());
+                    let Ok(id) = server.try_mint(&clock, &paper, &mut orders[session], value) else {
+                        prop_assert!(newest.get().max(paper.until.get()) > clock.now().get() + TOLERANCE_MS);
+                        continue;
+                    };
                     prop_assert!(minted.insert(id), "{id:?} again");
                     prop_assert!(id > last[session], "order in a session");
                     prop_assert!(id.at() >= newest.plus(-AHEAD_MS), "order across sessions");
-                    prop_assert!(id.at() <= greatest_reading.plus(AHEAD_MS), "ahead");
+                    prop_assert!(id.at().get() < paper.until.get(), "beyond the lease");
+                    let come = Millis::new((clock.steady_us.get() + furthest_us) / 1000);
+                    prop_assert!(id.at() <= come.plus(AHEAD_MS), "faster than time");
                     last[session] = id;
                     newest = newest.max(id.at());
                 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use postgres::error::{DbError, SqlState};
 
-use crate::cluster::{Cluster, duplicates, ids, pg_config, preload_needed};
+use crate::cluster::{Cluster, PRELOAD, duplicates, ids, pg_config, preload_needed};
 
 fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
     client.query(query, &[]).unwrap_err().as_db_error().unwrap().clone()
@@ -161,4 +161,23 @@ fn beside_another_version() {
     assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
     assert_eq!(error.message(), "another version of insta_ids is in use by this server");
     assert_eq!(error.hint(), Some("Restart the server."));
+}
+
+/// The schema of administration is the extension's own.
+#[test]
+fn the_schema_must_not_be_there() {
+    let cluster = Cluster::bare("schema", &[PRELOAD]);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE SCHEMA insta_ids").unwrap();
+    for (create, hint) in [
+        ("CREATE EXTENSION insta_ids SCHEMA insta_ids", "Drop it, and create the extension in another one."),
+        ("CREATE EXTENSION insta_ids", "Drop or rename it."),
+    ] {
+        let error = client.batch_execute(create).unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code(), &SqlState::DUPLICATE_SCHEMA);
+        assert_eq!(error.message(), "schema \"insta_ids\" already exists");
+        assert_eq!(error.hint(), Some(hint));
+    }
+    client.batch_execute("DROP SCHEMA insta_ids; CREATE EXTENSION insta_ids").unwrap();
 }

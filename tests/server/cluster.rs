@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,33 +11,102 @@ use postgres::{Client, Config, NoTls};
 /// A server of one's own, removed when dropped. The extension is installed in it, and preloaded where
 /// PostgreSQL needs that.
 pub struct Cluster {
-    name: &'static str,
+    pub name: String,
+    /// The directory of the cluster, which is also that of its socket.
     pub socket: PathBuf,
+    /// What is in its environment when it starts.
+    pub environment: Vec<String>,
+    /// The server's programs, by their `pg_config`.
+    pub pg_config: String,
 }
+
+/// The setting without which nothing can be minted before PostgreSQL 17.
+pub const PRELOAD: &str = if preload_needed() { "shared_preload_libraries = 'insta_ids'" } else { "" };
 
 impl Cluster {
     /// A server with the extension in its database `postgres`.
-    pub fn start(name: &'static str) -> Self {
-        let preload = if preload_needed() { "shared_preload_libraries = 'insta_ids'" } else { "" };
-        let cluster = Self::bare(name, &[preload]);
+    pub fn start(name: &str) -> Self {
+        let cluster = Self::bare(name, &[PRELOAD]);
         cluster.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
         cluster
     }
 
     /// A server with these lines in its postgresql.conf, and nothing in it.
-    pub fn bare(name: &'static str, settings: &[&str]) -> Self {
-        script(&["remove", name]);
-        let socket = script(&[&["make", name], settings].concat());
-        script(&["start", name]);
-        Self { name, socket: socket.into() }
+    pub fn bare(name: &str, settings: &[&str]) -> Self {
+        let cluster = Self::made(name, &[&["make"], settings].concat());
+        cluster.up();
+        cluster
     }
 
     /// A streaming standby of this server.
-    pub fn standby(&self, name: &'static str) -> Self {
-        script(&["remove", name]);
-        let socket = script(&["standby", name, self.name]);
-        script(&["start", name]);
-        Self { name, socket: socket.into() }
+    pub fn standby(&self, name: &str) -> Self {
+        let standby = Self::made(name, &["standby", &self.name]);
+        standby.up();
+        standby
+    }
+
+    /// A cluster that is not started yet: made by an action of scripts/cluster.
+    pub fn made(name: &str, action: &[&str]) -> Self {
+        Self::made_by(&std::env::var("PG_CONFIG").expect("PG_CONFIG is set; `make test` does"), name, action)
+    }
+
+    /// The same, of another version of PostgreSQL.
+    pub fn made_by(pg_config: &str, name: &str, action: &[&str]) -> Self {
+        let mut cluster = Self {
+            name: name.into(),
+            socket: PathBuf::new(),
+            environment: Vec::new(),
+            pg_config: pg_config.into(),
+        };
+        cluster.script("remove", &[]);
+        cluster.socket = cluster.script(action[0], &action[1..]).into();
+        cluster
+    }
+
+    pub fn up(&self) {
+        let environment = self.environment.iter().map(String::as_str);
+        self.script("start", &environment.collect::<Vec<_>>());
+    }
+
+    /// Whether it could be started.
+    pub fn try_up(&self) -> bool {
+        let environment = self.environment.iter().map(String::as_str);
+        self.run("start", &environment.collect::<Vec<_>>()).status.success()
+    }
+
+    pub fn stop(&self) {
+        self.script("stop", &[]);
+    }
+
+    pub fn stop_immediately(&self) {
+        self.script("stop", &["immediate"]);
+    }
+
+    pub fn promote(&self) {
+        self.script("promote", &[]);
+    }
+
+    /// Sends a signal to all the processes of the server.
+    pub fn signal(&self, signal: &str) {
+        self.script("signal", &[signal]);
+    }
+
+    /// Runs an action of scripts/cluster, and returns the last line it printed.
+    pub fn script(&self, action: &str, arguments: &[&str]) -> String {
+        let output = self.run(action, arguments);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "cluster {action} {} {arguments:?}: {printed}{}",
+            self.name,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        printed.lines().last().unwrap_or_default().to_owned()
+    }
+
+    fn run(&self, action: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(checkout().join("scripts/cluster"));
+        command.args([action, &self.name]).args(arguments).env("PG_CONFIG", &self.pg_config).output().unwrap()
     }
 
     pub fn connect(&self) -> Client {
@@ -88,7 +157,7 @@ impl Drop for Cluster {
                 eprintln!("{line}");
             }
         }
-        script(&["remove", self.name]);
+        self.script("remove", &[]);
     }
 }
 
@@ -105,20 +174,8 @@ pub fn pg_config(option: &str) -> String {
 }
 
 /// Whether this PostgreSQL gives out shared memory at server start only.
-pub fn preload_needed() -> bool {
+pub const fn preload_needed() -> bool {
     cfg!(any(feature = "pg15", feature = "pg16"))
-}
-
-/// Runs scripts/cluster, and returns the last line it printed.
-fn script(arguments: &[&str]) -> String {
-    let output = Command::new(checkout().join("scripts/cluster")).args(arguments).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "cluster {arguments:?}: {printed}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    printed.lines().last().unwrap_or_default().to_owned()
 }
 
 /// The ids that a query returns, in their order.

@@ -8,3 +8,4 @@ mod oracle;
 mod pace;
 mod regress;
 mod uniqueness;
+mod upgrade;

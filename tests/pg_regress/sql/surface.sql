@@ -26,3 +26,15 @@ SELECT name, unit, context, vartype, min_val, max_val, boot_val, short_desc, ext
 FROM pg_settings WHERE name LIKE 'insta\_ids.%' ORDER BY 1;
 
 SELECT extname, extrelocatable FROM pg_extension WHERE extname = 'insta_ids';
+
+-- What lies beside the functions.
+-- The owner's own privileges are not the same in all versions of PostgreSQL.
+SELECT 'schema' AS kind, nspname AS name, regexp_replace(nspacl::text, 'postgres=[^,]*,', '') AS privileges, obj_description(oid, 'pg_namespace') AS comment
+FROM pg_namespace WHERE nspname = 'insta_ids'
+UNION ALL
+SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' ELSE relkind::text END, relname, regexp_replace(relacl::text, 'postgres=[^,]*,', ''), obj_description(oid, 'pg_class')
+FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace
+ORDER BY 1, 2;
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = 'insta_ids.stat_ids'::regclass AND attnum > 0 ORDER BY attnum;
+SELECT unnest(extconfig)::regclass FROM pg_extension WHERE extname = 'insta_ids';

@@ -1,0 +1,85 @@
+//! Clock and figures. Their SQL is in sql/clock.sql, as they live in the schema of administration.
+
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+use super::with_mint;
+use crate::mint::Clock;
+use crate::pg::clock::ServerClock;
+use crate::pg::lease::LeaseSequence;
+use crate::pg::sequence::refuse_if_read_only;
+use crate::pg::shared;
+use crate::pg::timestamp::{millis_of, timestamp_of};
+use crate::report::{self, SqlResult};
+
+/// Reads only: a standby's clock can be looked at without a mark on what it does after its promotion.
+#[pg_extern(sql = false)]
+fn clock() -> Result<
+    TableIterator<
+        'static,
+        (
+            name!(system_time, TimestampWithTimeZone),
+            name!(id_time, TimestampWithTimeZone),
+            name!(ahead, Interval),
+            name!(lease, Option<TimestampWithTimeZone>),
+        ),
+    >,
+    ErrorReport,
+> {
+    let server = shared::attach()?;
+    let lease = LeaseSequence::find()?.last();
+    let system_time = ServerClock.now();
+    let id_time = server.time.0.stamp().at().max(system_time);
+    let ahead = Interval::from_micros((id_time.get() - system_time.get()) * 1000);
+    Ok(TableIterator::once((timestamp_of(system_time), timestamp_of(id_time), ahead, lease.map(timestamp_of))))
+}
+
+#[pg_extern(sql = false)]
+fn advance_clock(until: TimestampWithTimeZone) -> SqlResult<()> {
+    refuse_if_read_only(c"advance_clock()");
+    with_mint(shared::attach()?, |mint| mint.advance(millis_of(until)))
+}
+
+#[pg_extern(sql = false)]
+fn reset_clock() -> SqlResult<()> {
+    refuse_if_read_only(c"reset_clock()");
+    let used = with_mint(shared::attach()?, |mint| mint.reset())?;
+    report::warn_of_reset(ServerClock.now(), used);
+    Ok(())
+}
+
+#[pg_extern(sql = false)]
+fn stat_get_ids() -> Result<
+    TableIterator<
+        'static,
+        (
+            name!(ids, i64),
+            name!(pushed, i64),
+            name!(waits, i64),
+            name!(wait_time, Interval),
+            name!(step_backs, i64),
+            name!(largest_step_back, Interval),
+            name!(stats_reset, TimestampWithTimeZone),
+        ),
+    >,
+    ErrorReport,
+> {
+    let figures = shared::attach()?.stats.0.figures();
+    Ok(TableIterator::once((
+        figures.minted.cast_signed(),
+        figures.pushed.cast_signed(),
+        figures.waits.cast_signed(),
+        Interval::from_micros(figures.waited_us),
+        figures.step_backs.cast_signed(),
+        Interval::from_micros(figures.largest_step_back_us),
+        timestamp_of(figures.since),
+    )))
+}
+
+#[pg_extern(sql = false)]
+fn stat_reset() -> SqlResult<()> {
+    shared::attach()?.stats.0.reset(ServerClock.now());
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! The lease: a time that ids of a database do not reach, written down before they come near it.
+//!
+//! What shared memory holds is gone after a crash, and a standby never had it. So each database
+//! keeps, in its own WAL, a time up to which ids may have been minted. A server that starts, or is promoted,
+//! takes all before it for used, and goes on from there. A lease is long enough to be renewed once a second only, and
+//! early enough that nobody waits for it.
+
+use super::atomic::{AtomicU64, Ordering};
+use super::{Clock, Event, Mint, Refusal, Stamp};
+use crate::id::Millis;
+
+/// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
+/// the clock ids can be after a crash.
+pub const LEASE_MS: i64 = 1500;
+
+/// A lease with less than this left is renewed while it still holds, in milliseconds.
+const EARLY_MS: i64 = 500;
+
+/// Who finds that somebody set about renewing less than this ago leaves it to them, in milliseconds.
+const TURN_MS: i64 = 100;
+
+/// Where a database's lease is written down.
+pub trait Record {
+    /// Makes this session the only one that may write; without `patience`, only if no other is.
+    fn lock(&self, patience: bool) -> Lock;
+
+    /// Lets others write again.
+    fn unlock(&self);
+
+    /// What was written last, by any server.
+    fn read(&self) -> Millis;
+
+    /// Writes. When it returns, no crash can undo it.
+    fn write(&self, until: Millis);
+}
+
+/// How it went to lock a [`Record`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// This session has it.
+    Held,
+    /// Another session has it.
+    Busy,
+    /// There is no such record any more.
+    Gone,
+}
+
+/// The identity of a database's lease: the OIDs of the database and of its record. Not all zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseKey(u64);
+
+impl LeaseKey {
+    /// The key of a database and its record, by their OIDs.
+    #[must_use]
+    pub fn new(database: u32, record: u32) -> Self {
+        Self(u64::from(database) << 32 | u64::from(record))
+    }
+
+    /// Where to begin to look; OIDs of databases made in a row begin in different places.
+    fn start(self) -> usize {
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+        (self.0.wrapping_mul(GOLDEN) >> 48) as usize
+    }
+}
+
+/// The leases of the databases that mint, in shared memory. All zeroes is a valid start: no lease.
+///
+/// An entry that has run out says nothing any more, so another database may take it. There is room for
+/// as many databases as mint within one [`LEASE_MS`].
+#[repr(C)]
+pub struct Leases([Entry; super::LEASES]);
+
+#[repr(C)]
+#[derive(Default)]
+struct Entry {
+    key: AtomicU64,
+    /// A [`Stamp`], or `TAKEN` while the entry changes hands.
+    until: AtomicU64,
+    /// The server's time when somebody last set about renewing early.
+    turn: AtomicU64,
+}
+
+const TAKEN: u64 = u64::MAX;
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Entry::default()))
+    }
+}
+
+impl Leases {
+    /// Until when, that millisecond not included, a database has leased; long ago if it has not.
+    ///
+    /// To be read before the server's time: a lease that is seen was published after the time was raised to
+    /// what it follows.
+    pub(super) fn until(&self, key: LeaseKey) -> Stamp {
+        self.find(key).map_or(Stamp::default(), |(_, until)| until)
+    }
+
+    /// Whether it is this session's turn to renew early.
+    fn turn(&self, key: LeaseKey, now: Stamp) -> bool {
+        let Some((entry, _)) = self.find(key) else { return false };
+        let last = Stamp::from_bits(entry.turn.load(Ordering::Relaxed));
+        now >= last.with(last.at().plus(TURN_MS))
+            && entry
+                .turn
+                .compare_exchange(last.bits(), now.bits(), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Publishes what was written down. Called by who holds the record's lock. Whether there was room.
+    fn publish(&self, key: LeaseKey, until: Stamp, now: Stamp) -> bool {
+        loop {
+            if let Some((entry, seen)) = self.find(key) {
+                if entry.change(seen.bits(), until.bits()) {
+                    return true;
+                }
+                // Another database took it, as it had run out.
+                continue;
+            }
+            let free = |entry: &&Entry| {
+                let until = entry.until.load(Ordering::Relaxed);
+                until != TAKEN && Stamp::from_bits(until) < now && entry.change(until, TAKEN)
+            };
+            let Some(entry) = self.from(key).find(free) else { return false };
+            entry.key.store(key.0, Ordering::Relaxed);
+            entry.until.store(until.bits(), Ordering::Release);
+            return true;
+        }
+    }
+
+    fn find(&self, key: LeaseKey) -> Option<(&Entry, Stamp)> {
+        for entry in self.from(key) {
+            // In this order: who sees what a new owner published sees its key.
+            let until = entry.until.load(Ordering::Acquire);
+            let owner = entry.key.load(Ordering::Relaxed);
+            if owner == key.0 && until != TAKEN {
+                return Some((entry, Stamp::from_bits(until)));
+            }
+            if owner == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn from(&self, key: LeaseKey) -> impl Iterator<Item = &Entry> {
+        (key.start()..).take(super::LEASES).map(|n| &self.0[n % super::LEASES])
+    }
+}
+
+impl Entry {
+    fn change(&self, from: u64, to: u64) -> bool {
+        self.until.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl<C: Clock, R: Record> Mint<'_, C, R> {
+    /// Whether the lease that was read covers a millisecond, which has to come before its end; if not, it does now, or the caller must look again.
+    pub(super) fn leased(&self, lease: Stamp, wanted: Stamp, now: Stamp) -> Result<bool, Refusal> {
+        if lease <= wanted {
+            self.renew(true, None)?;
+            return Ok(false);
+        }
+        let left = lease.at().get() - wanted.at().get();
+        if left < EARLY_MS && lease.generation() == now.generation() && self.leases.turn(self.database, now) {
+            self.renew(false, None)?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Raises the server's time to `until`, which was used elsewhere. When it returns, no crash can undo it.
+    ///
+    /// # Errors
+    /// [`Refusal::TooFarAhead`] beyond the tolerance, else as [`Mint::claim`].
+    pub fn advance(&self, until: Millis) -> Result<(), Refusal> {
+        let clock = self.clock.now();
+        if until > clock.plus(self.tolerance_ms) {
+            return Err(Refusal::TooFarAhead { until, clock });
+        }
+        self.renew(true, Some(until))
+    }
+
+    /// Sets the server's time and the database's lease back to the clock. Returns until when ids may have
+    /// been minted: those from the clock to there can come again.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyResets`], [`Refusal::TooManyLeases`], [`Refusal::RecordGone`].
+    pub fn reset(&self) -> Result<Millis, Refusal> {
+        if self.record.lock(true) != Lock::Held {
+            return Err(Refusal::RecordGone);
+        }
+        let (held, written) = (self.leases.until(self.database), self.record.read());
+        let now = self.time.stamp();
+        let mut used = now.at().plus(self.max_ahead_ms);
+        if held.generation() != now.generation() || written > held.at() {
+            // What ids may have reached before this server, it does not know.
+            used = used.max(written);
+        }
+        let clock = self.clock.both();
+        let done = if now.at() > clock.system() { self.time.reset(clock) } else { Some(now) };
+        let done = done.ok_or(Refusal::TooManyResets).and_then(|now| self.write(now.with(clock.system())));
+        self.record.unlock();
+        done.map(|()| used)
+    }
+
+    fn renew(&self, patience: bool, raise_to: Option<Millis>) -> Result<(), Refusal> {
+        match self.record.lock(patience) {
+            Lock::Held => {}
+            // Somebody else is at it, and the lease still holds.
+            Lock::Busy => return Ok(()),
+            Lock::Gone => return Err(Refusal::RecordGone),
+        }
+        let done = self.renew_locked(raise_to);
+        self.record.unlock();
+        done
+    }
+
+    fn renew_locked(&self, raise_to: Option<Millis>) -> Result<(), Refusal> {
+        loop {
+            let held = self.leases.until(self.database);
+            let now = self.now()?.stamp;
+            let valid = held.generation() == now.generation();
+            if valid && held.at() >= now.at().plus(LEASE_MS - EARLY_MS) && raise_to.is_none() {
+                // Somebody renewed it while this session waited for the lock.
+                return Ok(());
+            }
+            // Read, not remembered: who wrote blindly after a pause would put the lease back.
+            let written = self.record.read();
+            if !valid || written > held.at() {
+                self.adopt(written, now)?;
+            }
+            if let Some(at) = raise_to {
+                self.time.raise_to(at, self.clock);
+            }
+            let raised = self.time.stamp();
+            if raised.generation() == now.generation() {
+                return self.write(raised.with(raised.at().max(written.plus(-LEASE_MS))));
+            }
+            // The server's time was reset meanwhile.
+        }
+    }
+
+    /// Takes what was written by a server before this one, or by a restore, for used.
+    fn adopt(&self, written: Millis, now: Stamp) -> Result<(), Refusal> {
+        let clock = self.clock.now();
+        let behind_ms = written.get() - clock.get();
+        if behind_ms > self.tolerance_ms {
+            return Err(Refusal::LeaseAhead { until: written, clock });
+        }
+        if behind_ms > LEASE_MS && written > now.at() {
+            self.clock.tell(Event::StartedBehind { ms: behind_ms });
+        }
+        self.time.raise_to(written, self.clock);
+        Ok(())
+    }
+
+    /// Writes and publishes a lease from `now` on. The caller holds the record's lock.
+    fn write(&self, now: Stamp) -> Result<(), Refusal> {
+        let until = now.with(now.at().plus(LEASE_MS));
+        self.record.write(until.at());
+        if self.leases.publish(self.database, until, now) { Ok(()) } else { Err(Refusal::TooManyLeases) }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the server counts about its ids: cheap enough to be always on.
+
+use super::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::id::Millis;
+
+/// Sessions that mint at once count in different cache lines, as long as there are no more of them.
+const STRIPES: usize = 64;
+
+/// The counters, in shared memory. All zeroes is a valid start.
+#[repr(C)]
+pub struct Stats {
+    stripes: [Stripe; STRIPES],
+    waits: AtomicU64,
+    waited_us: AtomicI64,
+    step_backs: AtomicU64,
+    largest_step_back_us: AtomicI64,
+    since: AtomicI64,
+}
+
+#[repr(C, align(128))]
+#[derive(Default)]
+struct Stripe {
+    minted: AtomicU64,
+    pushed: AtomicU64,
+}
+
+/// The counters at one moment, since they were reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Ids minted.
+    pub minted: u64,
+    /// Of these, how many took a later millisecond, as another id had used theirs.
+    pub pushed: u64,
+    /// Waits for the clock to come nearer.
+    pub waits: u64,
+    /// Time waited, in microseconds.
+    pub waited_us: i64,
+    /// Times the clock was found to have been set back.
+    pub step_backs: u64,
+    /// The largest of these, in microseconds.
+    pub largest_step_back_us: i64,
+    /// When counting began.
+    pub since: Millis,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            stripes: std::array::from_fn(|_| Stripe::default()),
+            waits: AtomicU64::new(0),
+            waited_us: AtomicI64::new(0),
+            step_backs: AtomicU64::new(0),
+            largest_step_back_us: AtomicI64::new(0),
+            since: AtomicI64::new(0),
+        }
+    }
+}
+
+impl Stats {
+    /// The counters now. Those of sessions that mint meanwhile may be counted, or not.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let total = |counter: fn(&Stripe) -> &AtomicU64| {
+            self.stripes.iter().map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
+        };
+        Figures {
+            minted: total(|stripe| &stripe.minted),
+            pushed: total(|stripe| &stripe.pushed),
+            waits: self.waits.load(Ordering::Relaxed),
+            waited_us: self.waited_us.load(Ordering::Relaxed),
+            step_backs: self.step_backs.load(Ordering::Relaxed),
+            largest_step_back_us: self.largest_step_back_us.load(Ordering::Relaxed),
+            since: Millis::new(self.since.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Begins to count anew.
+    pub fn reset(&self, since: Millis) {
+        for stripe in &self.stripes {
+            stripe.minted.store(0, Ordering::Relaxed);
+            stripe.pushed.store(0, Ordering::Relaxed);
+        }
+        self.waits.store(0, Ordering::Relaxed);
+        self.waited_us.store(0, Ordering::Relaxed);
+        self.step_backs.store(0, Ordering::Relaxed);
+        self.largest_step_back_us.store(0, Ordering::Relaxed);
+        self.since.store(since.get(), Ordering::Relaxed);
+    }
+
+    pub(super) fn minted(&self, session: usize, pushed: bool) {
+        let stripe = &self.stripes[session % STRIPES];
+        stripe.minted.fetch_add(1, Ordering::Relaxed);
+        if pushed {
+            stripe.pushed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn waited(&self, us: i64) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.waited_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    pub(super) fn stepped_back(&self, us: i64) {
+        self.step_backs.fetch_add(1, Ordering::Relaxed);
+        self.largest_step_back_us.fetch_max(us, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,157 @@
+//! Where a database's lease is written down: in a sequence that belongs to the extension.
+//!
+//! A sequence, as it is written to WAL at once and outside of transactions, follows to standbys and
+//! backups, and is dumped with its value. `setval` writes it, never `nextval`: `lastval()` is the user's.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use pgrx::pg_sys;
+
+use super::pauses;
+use super::sequence::database;
+use crate::id::Millis;
+use crate::mint::{LeaseKey, Lock, Record};
+
+const SCHEMA: &CStr = c"insta_ids";
+const NAME: &CStr = c"lease";
+
+/// The lock of who writes. It conflicts with itself, and with no reader or `nextval`.
+const WRITE: u32 = pg_sys::ShareUpdateExclusiveLock;
+
+/// The sequence in which the lease of this session's database is written down.
+pub(crate) struct LeaseSequence(pg_sys::Oid);
+
+/// The database has no such sequence: it is from before version 0.2.0 of the extension.
+pub(crate) struct NoLease;
+
+/// The sequence's OID, as this session knows it; 0 when it has to be looked up.
+static KNOWN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this session is told of changes to relations.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+impl LeaseSequence {
+    /// The sequence of this session's database. Looked up once, and again after the extension was made anew.
+    pub(crate) fn find() -> Result<Self, NoLease> {
+        match KNOWN.load(Ordering::Relaxed) {
+            0 => Self::look_up(),
+            known => Ok(Self(known.into())),
+        }
+    }
+
+    fn look_up() -> Result<Self, NoLease> {
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            // SAFETY: the callback is static, and registered once.
+            unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::null()) };
+        }
+        let oid = oid_by_name();
+        if oid == pg_sys::Oid::INVALID {
+            return Err(NoLease);
+        }
+        KNOWN.store(oid.to_u32(), Ordering::Relaxed);
+        Ok(Self(oid))
+    }
+
+    /// Its name among the leases of the server.
+    pub(crate) fn key(&self) -> LeaseKey {
+        LeaseKey::new(database(), self.0.to_u32())
+    }
+
+    /// What was written last; `None` when nothing was yet. Also on a standby.
+    pub(crate) fn last(&self) -> Option<Millis> {
+        as_owner(|| {
+            // SAFETY: takes the OID of a sequence, which this is while the callback has not forgotten it.
+            unsafe {
+                pgrx::direct_function_call::<i64>(pg_sys::pg_sequence_last_value, &[Some(self.0.into())])
+            }
+        })
+        .map(Millis::new)
+    }
+}
+
+impl Record for LeaseSequence {
+    /// The first lock keeps the sequence from being dropped, and is held to the transaction's end, as `nextval`
+    /// and `setval` do. The second is the one that only one session has.
+    fn lock(&self, patience: bool) -> Lock {
+        let [keep, write] = [pg_sys::RowExclusiveLock, WRITE].map(u32::cast_signed);
+        // SAFETY: locks take any OID; an error or a cancel while waiting comes back as an unwind, and the end
+        // of the transaction releases what was locked.
+        let locked = unsafe {
+            if patience {
+                pg_sys::LockRelationOid(self.0, keep);
+                pg_sys::LockRelationOid(self.0, write);
+            }
+            patience
+                || pg_sys::ConditionalLockRelationOid(self.0, keep)
+                    && pg_sys::ConditionalLockRelationOid(self.0, write)
+        };
+        if !locked {
+            return Lock::Busy;
+        }
+        pauses::at("locked");
+        if oid_by_name() != self.0 {
+            self.unlock();
+            KNOWN.store(0, Ordering::Relaxed);
+            return Lock::Gone;
+        }
+        Lock::Held
+    }
+
+    fn unlock(&self) {
+        pauses::at("before unlocking");
+        // SAFETY: called by who has the lock.
+        unsafe { pg_sys::UnlockRelationOid(self.0, WRITE.cast_signed()) };
+    }
+
+    fn read(&self) -> Millis {
+        let last = self.last().unwrap_or(Millis::new(0));
+        pauses::at("read");
+        last
+    }
+
+    fn write(&self, until: Millis) {
+        as_owner(|| {
+            let arguments = [Some(self.0.into()), Some(until.get().into())];
+            // SAFETY: takes the OID of a sequence and a value. The WAL position is this process's own.
+            unsafe {
+                pgrx::direct_function_call::<i64>(pg_sys::setval_oid, &arguments);
+                pauses::at("written");
+                pg_sys::XLogFlush(pg_sys::XactLastRecEnd);
+            }
+        });
+        pauses::at("flushed");
+    }
+}
+
+fn oid_by_name() -> pg_sys::Oid {
+    // SAFETY: called in a transaction; the strings are static.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        pg_sys::get_relname_relid(NAME.as_ptr(), schema)
+    }
+}
+
+/// Runs `access` with the rights of the server's first superuser: nobody else has any on the sequence. It is
+/// C code of the server's that calls nothing of a user's.
+fn as_owner<T>(access: impl FnOnce() -> T) -> T {
+    let mut user = pg_sys::Oid::INVALID;
+    let mut context = 0;
+    let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE.cast_signed();
+    // SAFETY: the two are written by the first call. If `access` raises an error, the end of the transaction or
+    // subtransaction sets both back.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context);
+        pg_sys::SetUserIdAndSecContext(pg_sys::BOOTSTRAP_SUPERUSERID.into(), context | local);
+        let result = access();
+        pg_sys::SetUserIdAndSecContext(user, context);
+        result
+    }
+}
+
+/// Called by the server when a relation has changed, or all may have.
+unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
+    if relation == pg_sys::Oid::INVALID || relation.to_u32() == KNOWN.load(Ordering::Relaxed) {
+        KNOWN.store(0, Ordering::Relaxed);
+    }
+}

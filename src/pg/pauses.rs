@@ -1,0 +1,48 @@
+//! Points at which tests can make a session stand still. Only a build with the feature `pauses` has them;
+//! in all others they are nothing.
+
+#[cfg(not(feature = "pauses"))]
+pub(crate) fn define() {}
+
+#[cfg(not(feature = "pauses"))]
+#[inline]
+pub(crate) fn at(_point: &str) {}
+
+#[cfg(feature = "pauses")]
+pub(crate) use stopping::{at, define};
+
+#[cfg(feature = "pauses")]
+mod stopping {
+    use std::ffi::{CString, c_int};
+
+    use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+
+    static PAUSE_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+
+    /// The number of the signal that stops a process, on Linux.
+    const SIGSTOP: c_int = 19;
+
+    // SAFETY: declared as in signal.h.
+    unsafe extern "C" {
+        fn raise(signal: c_int) -> c_int;
+    }
+
+    pub(crate) fn define() {
+        GucRegistry::define_string_guc(
+            c"insta_ids.pause_at",
+            c"Names the point at which the session stops itself.",
+            c"",
+            &PAUSE_AT,
+            GucContext::Userset,
+            GucFlags::default(),
+        );
+    }
+
+    /// Stands still, if this is the point, until the process is told to go on.
+    pub(crate) fn at(point: &str) {
+        if PAUSE_AT.get().is_some_and(|chosen| chosen.to_bytes() == point.as_bytes()) {
+            // SAFETY: stops this process, and nothing else.
+            unsafe { raise(SIGSTOP) };
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Promise: never the same id twice, wherever a session is held up, while the others go on and the server
+//! then dies. The library under test is a build with the feature `pauses`.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg(feature = "pauses")]
+
+#[path = "../server/cluster.rs"]
+#[allow(dead_code, reason = "shared with tests/server")]
+mod cluster;
+#[path = "../torture/fault.rs"]
+#[allow(dead_code, reason = "shared with tests/torture")]
+mod fault;
+#[path = "../torture/minters.rs"]
+#[allow(dead_code, reason = "shared with tests/torture")]
+mod minters;
+
+use std::fs;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cluster::{Cluster, PRELOAD};
+use fault::libfaketime;
+use minters::{AHEAD_MS, Given, Minters};
+
+const MINTER: [&str; 3] = ["after nextval", "before the clock", "claimed"];
+const RENEWER: [&str; 6] = ["before both clocks", "locked", "read", "written", "flushed", "before unlocking"];
+
+/// A session that stands still at a point of its first call.
+struct Paused {
+    pid: i32,
+    given: Receiver<Vec<i64>>,
+}
+
+impl Paused {
+    fn at(cluster: &Cluster, point: &str) -> Self {
+        let mut client = cluster.connect();
+        let pid = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+        client.batch_execute(&format!("LOAD 'insta_ids'; SET insta_ids.pause_at = '{point}'")).unwrap();
+        let (sender, given) = channel();
+        thread::spawn(move || {
+            // If the server dies, the session was given nothing.
+            let query = "COPY (SELECT next_id(5, 's')) TO STDOUT (FORMAT binary)";
+            let mut id = Vec::new();
+            let _ = minters::copy(&mut client, query, |given| id.push(given));
+            let _ = sender.send(id);
+        });
+        let paused = Self { pid, given };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !paused.stands_still() {
+            assert!(Instant::now() < deadline, "nobody comes to {point:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        paused
+    }
+
+    fn stands_still(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        status.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
+    /// Goes on, through all the points there are, and returns the id.
+    fn go_on(&self) -> Vec<i64> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            Command::new("bash").args(["-c", &format!("kill -CONT {}", self.pid)]).status().unwrap();
+            if let Ok(ids) = self.given.recv_timeout(Duration::from_millis(20)) {
+                return ids;
+            }
+            assert!(Instant::now() < deadline, "the session does not go on");
+        }
+    }
+}
+
+/// Sessions that mint for some seconds. They may have to wait for one that stands still: then they give up.
+fn others(cluster: &Cluster, time: Duration) -> Given {
+    let minters = Minters::start(cluster, "postgres", 4);
+    thread::sleep(time);
+    minters.stop()
+}
+
+/// Dies, and comes back five minutes behind.
+fn die(cluster: &mut Cluster) {
+    cluster.stop_immediately();
+    cluster.environment = vec![format!("LD_PRELOAD={}", libfaketime().display()), "FAKETIME=-300".into()];
+    cluster.up();
+}
+
+fn check(cluster: &Cluster, point: &str, before: Given, id: Vec<i64>) {
+    let before = before.and(Given { ids: id, disorders: 0 });
+    let after = others(cluster, Duration::from_secs(1));
+    println!("paused {point:?}:");
+    assert!(after.ids.len() > 1_000, "only {} ids after the restart", after.ids.len());
+    if !before.ids.is_empty() {
+        assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back, paused {point:?}");
+    }
+    before.and(after).check(1);
+}
+
+fn server(name: &str) -> Cluster {
+    let cluster = Cluster::bare(name, &[PRELOAD, "autovacuum = off", "statement_timeout = '1s'"]);
+    cluster.prepare("postgres");
+    cluster
+}
+
+/// Each point on a server of its own, all at once: they mostly wait.
+fn each_of(points: &[&str], test: impl Fn(&str, &str) + Sync) {
+    thread::scope(|scope| {
+        for (n, point) in points.iter().enumerate() {
+            let test = &test;
+            scope.spawn(move || test(&format!("paused_{n}"), point));
+        }
+    });
+}
+
+/// Some ids, and then the lease runs out, so that the first to come has to renew it.
+fn a_lease_that_ran_out(cluster: &Cluster) -> Given {
+    let given = others(cluster, Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(1600));
+    given
+}
+
+/// Held up for seconds, and then going on as if nothing had been; the server dies after that.
+fn then_goes_on(points: &[&str], fresh: bool) {
+    each_of(points, |name, point| {
+        let mut cluster = server(name);
+        let before = if fresh { Given::default() } else { a_lease_that_ran_out(&cluster) };
+        let paused = Paused::at(&cluster, point);
+        let before = before.and(others(&cluster, Duration::from_millis(2500)));
+        let id = paused.go_on();
+        assert_eq!(id.len(), 1);
+        die(&mut cluster);
+        check(&cluster, point, before, id);
+    });
+}
+
+#[test]
+fn a_minter_goes_on() {
+    then_goes_on(&MINTER, false);
+}
+
+#[test]
+fn a_renewer_goes_on() {
+    then_goes_on(&RENEWER, false);
+}
+
+#[test]
+fn an_adopter_goes_on() {
+    then_goes_on(&RENEWER, true);
+}
+
+/// Held up until the server dies, in the middle of others.
+#[test]
+fn the_server_dies_meanwhile() {
+    each_of(&[&MINTER[..], &RENEWER].concat(), |name, point| {
+        let mut cluster = server(name);
+        let before = a_lease_that_ran_out(&cluster);
+        let _paused = Paused::at(&cluster, point);
+        let before = before.and(others(&cluster, Duration::from_millis(2500)));
+        die(&mut cluster);
+        check(&cluster, point, before, Vec::new());
+    });
+}

@@ -1,0 +1,110 @@
+//! The database is copied to where the clock is behind: by dumps, and by `pg_upgrade`.
+
+use std::process::Command;
+
+#[cfg(feature = "pg18")]
+use crate::cluster::checkout;
+use crate::cluster::{Cluster, pg_config};
+#[cfg(feature = "pg18")]
+use crate::fault::TIMED;
+use crate::minters::{AHEAD_MS, Given, Minters};
+
+/// A server with ids in it that are five minutes ahead of the clock of the servers to come.
+fn source() -> (Cluster, Given) {
+    let source = Cluster::with_clock("source");
+    let minters = Minters::start(&source, "postgres", 8);
+    minters.await_more(100_000);
+    let given = minters.stop();
+    (source, given)
+}
+
+fn shell(line: &str) {
+    let run = Command::new("bash").args(["-o", "pipefail", "-c", line]).output().unwrap();
+    assert!(run.status.success(), "{line}: {}", String::from_utf8_lossy(&run.stderr));
+}
+
+fn client(program: &str, cluster: &Cluster) -> String {
+    format!("{}/{program} -h {} -U postgres", pg_config("--bindir"), cluster.socket.display())
+}
+
+/// Mints in the copy, and compares with what was given before.
+fn go_on(copy: &Cluster, database: &str, before: Given) {
+    let minters = Minters::start(copy, database, 8);
+    minters.await_more(100_000);
+    let after = minters.stop();
+    assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back");
+    before.and(after).check(1);
+}
+
+#[test]
+fn pg_dump_and_restore() {
+    let (source, before) = source();
+    let copy = Cluster::timed_and_bare("dumped", &[]);
+    copy.set_clock(-300_000);
+    shell(&format!(
+        "{} -Fc postgres | {} -d postgres",
+        client("pg_dump", &source),
+        client("pg_restore --exit-on-error", &copy)
+    ));
+    go_on(&copy, "postgres", before);
+}
+
+#[test]
+fn pg_dumpall() {
+    let (source, before) = source();
+    let copy = Cluster::timed_and_bare("dumped_all", &[]);
+    copy.set_clock(-300_000);
+    // The role of both servers exists there.
+    shell(&format!(
+        "{} | grep -v '^CREATE ROLE postgres;' | {} -q -v ON_ERROR_STOP=1 postgres",
+        client("pg_dumpall", &source),
+        client("psql", &copy)
+    ));
+    go_on(&copy, "postgres", before);
+}
+
+/// Into a server that runs and mints in another database.
+#[test]
+fn restored_beside_others() {
+    let (source, before) = source();
+    let copy = Cluster::with_clock("beside");
+    copy.set_clock(-300_000);
+    let others = Minters::start(&copy, "postgres", 4);
+    others.await_more(20_000);
+    copy.connect().batch_execute("CREATE DATABASE restored").unwrap();
+    shell(&format!(
+        "{} -Fc postgres | {} -d restored",
+        client("pg_dump", &source),
+        client("pg_restore --exit-on-error", &copy)
+    ));
+    go_on(&copy, "restored", before);
+    others.await_more(20_000);
+    others.stop().check(1);
+}
+
+/// From PostgreSQL 16 to 18.
+#[test]
+#[cfg(feature = "pg18")]
+fn pg_upgrade() {
+    let setup = Command::new(checkout().join("scripts/setup")).env("PG", "16").env("PG_CONFIG", "").output().unwrap();
+    if !setup.status.success() {
+        eprintln!("SKIPPED: there is no PostgreSQL 16 here: {}", String::from_utf8_lossy(&setup.stderr));
+        return;
+    }
+    let old = String::from_utf8(setup.stdout).unwrap().trim().to_owned();
+    let install = checkout().join("scripts/install");
+    shell(&format!("PG_CONFIG={old} {}", install.display()));
+    let settings = [&["make", "shared_preload_libraries = 'insta_ids'"], &TIMED[..]].concat();
+    let source = Cluster::made_by(&old, "source", &settings).and_timed();
+    source.up();
+    source.prepare("postgres");
+    let minters = Minters::start(&source, "postgres", 8);
+    minters.await_more(100_000);
+    let before = minters.stop();
+    source.stop();
+    let copy = Cluster::timed("upgraded", &[&["make"], &TIMED[..]].concat());
+    copy.script("upgrade", &["source", old.strip_suffix("/pg_config").unwrap()]);
+    copy.set_clock(-300_000);
+    copy.up();
+    go_on(&copy, "postgres", before);
+}

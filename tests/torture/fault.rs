@@ -1,0 +1,108 @@
+//! What the faults share: a clock that can be set, chance that can be repeated, and how long to go on.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::cluster::{Cluster, PRELOAD};
+
+/// How many times as long as `make test` does it: TORTURE, 1 by default.
+pub fn times() -> u64 {
+    std::env::var("TORTURE").map_or(1, |times| times.parse().expect("TORTURE is a number"))
+}
+
+/// Chance that can be repeated: TORTURE_SEED chooses it.
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new() -> Self {
+        let seed = std::env::var("TORTURE_SEED").map_or(1, |seed| seed.parse().expect("TORTURE_SEED is a number"));
+        println!("TORTURE={} TORTURE_SEED={seed}", times());
+        Self(seed)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % end
+    }
+
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+}
+
+/// The clock of this machine, in Unix milliseconds: the one that servers have until theirs is set.
+pub fn now_ms() -> i64 {
+    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+}
+
+pub fn libfaketime() -> PathBuf {
+    let found = fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok).find_map(|directory| {
+        let path = directory.path().join("faketime/libfaketime.so.1");
+        path.exists().then_some(path)
+    });
+    found.expect("libfaketime is installed; `make test` does that on Debian")
+}
+
+/// libfaketime reads its file in ways that must not be interrupted by a handler that reads the clock, too: no
+/// timer of the server may ring.
+pub const TIMED: [&str; 4] = [
+    "autovacuum = off",
+    "deadlock_timeout = '1h'",
+    "authentication_timeout = '10min'",
+    "log_startup_progress_interval = 0",
+];
+
+impl Cluster {
+    /// A server whose clock can be set, made by an action of scripts/cluster and not started yet.
+    pub fn timed(name: &str, action: &[&str]) -> Self {
+        Self::made(name, action).and_timed()
+    }
+
+    /// The same, of a cluster that was made.
+    pub fn and_timed(mut self) -> Self {
+        self.set_clock(0);
+        self.environment = vec![
+            format!("LD_PRELOAD={}", libfaketime().display()),
+            format!("FAKETIME_TIMESTAMP_FILE={}", self.socket.join("clock").display()),
+            "FAKETIME_DONT_FAKE_MONOTONIC=1".into(),
+            "FAKETIME_NO_CACHE=1".into(),
+        ];
+        self
+    }
+
+    /// A server whose clock can be set, running, with nothing in it.
+    pub fn timed_and_bare(name: &str, settings: &[&str]) -> Self {
+        let cluster = Self::timed(name, &[&["make", PRELOAD], &TIMED[..], settings].concat());
+        cluster.up();
+        cluster
+    }
+
+    /// A server whose clock can be set, running, with the extension and what [`crate::minters`] need.
+    pub fn with_clock(name: &str) -> Self {
+        let cluster = Self::timed_and_bare(name, &[]);
+        cluster.prepare("postgres");
+        cluster
+    }
+
+    /// Makes what [`crate::minters`] need in a database.
+    pub fn prepare(&self, database: &str) {
+        let objects = "CREATE EXTENSION insta_ids; CREATE SEQUENCE s; CREATE TABLE ids (id bigint PRIMARY KEY)";
+        self.connect_to(database).batch_execute(objects).unwrap();
+    }
+
+    /// Sets the clock to so many milliseconds before or after this machine's.
+    pub fn set_clock(&self, offset_ms: i64) {
+        let file = self.socket.join("clock");
+        let part = self.socket.join("clock.part");
+        let sign = if offset_ms < 0 { '-' } else { '+' };
+        let ms = offset_ms.abs();
+        fs::write(&part, format!("{sign}{}.{:03}\n", ms / 1000, ms % 1000)).unwrap();
+        fs::rename(part, file).unwrap();
+    }
+}

@@ -1,0 +1,169 @@
+//! The lease: who writes it, who adopts it, and databases that come and go.
+
+use std::sync::Barrier;
+use std::thread;
+
+use postgres::error::SqlState;
+
+use crate::cluster::{Cluster, disorders, duplicates, ids};
+use crate::fault::now_ms;
+use crate::minters::{AHEAD_MS, Given, Minters};
+
+const MINT: &str = "SELECT next_id(5, 's') FROM generate_series(1, 1000)";
+
+/// Fifty sessions make the first call after a start, with the clock behind.
+#[test]
+fn first_calls_at_once() {
+    let cluster = Cluster::with_clock("first_calls");
+    let minters = Minters::start(&cluster, "postgres", 8);
+    minters.await_more(100_000);
+    let before = minters.stop();
+    cluster.stop_immediately();
+    cluster.set_clock(-300_000);
+    cluster.up();
+    let start = Barrier::new(50);
+    let sessions: Vec<Vec<i64>> = thread::scope(|scope| {
+        let sessions: Vec<_> = (0..50)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = cluster.connect();
+                    start.wait();
+                    ids(&mut client, MINT)
+                })
+            })
+            .collect();
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
+    });
+    assert_eq!(duplicates(sessions.iter().chain([&before.ids])), 0);
+    assert!(sessions.iter().all(|session| disorders(session) == 0));
+    let oldest = Given::time_of(*sessions.iter().flatten().min().unwrap());
+    assert!(oldest >= before.newest_ms() - AHEAD_MS, "time went back");
+}
+
+/// Each database has a lease of its own, also one that was made from a template.
+#[test]
+fn several_databases() {
+    let cluster = Cluster::with_clock("databases");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE a").unwrap();
+    cluster.prepare("a");
+    // What ids of the template had reached is in the copy, too.
+    let template = ids(&mut cluster.connect_to("a"), MINT);
+    client.batch_execute("CREATE DATABASE b TEMPLATE a").unwrap();
+    let minters = ["postgres", "a", "b"].map(|database| Minters::start(&cluster, database, 4));
+    minters.iter().for_each(|minters| minters.await_more(50_000));
+    let given = minters.map(Minters::stop);
+    given.iter().for_each(|given| given.check(0));
+    cluster.stop_immediately();
+    cluster.set_clock(-300_000);
+    cluster.up();
+    let leases = "SELECT lease FROM insta_ids.clock()";
+    for (database, before) in ["postgres", "a", "b"].iter().zip(given) {
+        assert!(cluster.connect_to(database).query_one(leases, &[]).is_ok());
+        let minters = Minters::start(&cluster, database, 4);
+        minters.await_more(20_000);
+        let after = minters.stop();
+        assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back in {database}");
+        assert!(after.oldest_ms() > Given::time_of(*template.last().unwrap()));
+        before.and(after).check(1);
+    }
+}
+
+/// The extension goes and comes again, while tables with ids remain and sessions mint.
+#[test]
+fn the_extension_is_dropped_and_made_again() {
+    let cluster = Cluster::with_clock("dropped");
+    let mut client = cluster.connect();
+    let mut all: Vec<Vec<i64>> = Vec::new();
+    let mut other = cluster.connect();
+    for round in 0..5 {
+        all.push(ids(&mut other, MINT));
+        client.batch_execute("DROP EXTENSION insta_ids; CREATE EXTENSION insta_ids").unwrap();
+        cluster.set_clock(-1000 * round);
+        // The session goes on with the new lease: what is written down covers what it mints.
+        all.push(ids(&mut other, MINT));
+        let lease: i64 = client.query_one("SELECT last_value FROM insta_ids.lease", &[]).unwrap().get(0);
+        assert!(lease >= Given::time_of(*all.last().unwrap().last().unwrap()));
+    }
+    assert_eq!(duplicates(&all), 0);
+    let one_session: Vec<i64> = all.iter().flatten().copied().collect();
+    assert_eq!(disorders(&one_session), 0);
+    cluster.stop_immediately();
+    cluster.set_clock(-600_000);
+    cluster.up();
+    all.push(ids(&mut cluster.connect(), MINT));
+    assert_eq!(duplicates(&all), 0);
+}
+
+/// One that lies a year ahead stops its own database, and no other.
+#[test]
+fn a_lease_a_year_ahead() {
+    let cluster = Cluster::with_clock("year_ahead");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE other").unwrap();
+    cluster.prepare("other");
+    let mut other = cluster.connect_to("other");
+    let year = "SELECT setval('insta_ids.lease', ((extract(epoch FROM now()) + 365 * 86400) * 1000)::bigint)";
+    other.query_one(year, &[]).unwrap();
+    for _ in 0..3 {
+        let error = other.query(MINT, &[]).unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+        assert!(error.message().ends_with(" s behind the lease of this database"), "{}", error.message());
+        let minted = ids(&mut client, MINT);
+        assert!(Given::time_of(*minted.last().unwrap()) <= now_ms() + AHEAD_MS);
+    }
+    other.batch_execute("SELECT insta_ids.reset_clock()").unwrap();
+    assert_eq!(ids(&mut other, MINT).len(), 1000);
+}
+
+/// The lease is written by the extension alone, whoever mints, and nothing of its rights is left to them.
+#[test]
+fn only_the_extension_writes_it() {
+    let cluster = Cluster::with_clock("writes");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE ROLE app; GRANT USAGE ON SEQUENCE s TO app; GRANT CREATE ON SCHEMA public TO app; SET ROLE app").unwrap();
+    for attempt in [
+        "SELECT setval('insta_ids.lease', 1)",
+        "SELECT nextval('insta_ids.lease')",
+        "SELECT last_value FROM insta_ids.lease",
+        "SELECT pg_sequence_last_value('insta_ids.lease') IS NULL OR 1 / 0 = 1",
+        "ALTER SEQUENCE insta_ids.lease RESTART",
+        "DROP SEQUENCE insta_ids.lease",
+        "GRANT ALL ON SEQUENCE insta_ids.lease TO app",
+        "LOCK TABLE insta_ids.lease",
+        "CREATE TABLE insta_ids.t ()",
+        "ALTER SCHEMA insta_ids RENAME TO x",
+        "SELECT insta_ids.reset_clock()",
+        "SELECT insta_ids.advance_clock(now())",
+        "SELECT insta_ids.stat_reset()",
+        "SELECT * FROM insta_ids.stat_ids",
+    ] {
+        let refused = client.batch_execute(attempt);
+        // Since PostgreSQL 17 a value without the right to see it is NULL, not an error.
+        let hidden = attempt.contains("last_value('") && refused.is_ok();
+        assert!(hidden || refused.is_err(), "{attempt}");
+    }
+    // What a user puts in the way is not looked at.
+    client
+        .batch_execute(
+            "CREATE SEQUENCE public.lease; CREATE FUNCTION public.setval(regclass, bigint) RETURNS bigint LANGUAGE sql RETURN 1 / 0;
+             SET search_path = public, pg_catalog; SET timezone = 'Asia/Kathmandu'",
+        )
+        .unwrap();
+    assert_eq!(ids(&mut client, MINT).len(), 1000);
+    let row = client.query_one("SELECT current_user::text, lastval() = currval('s')", &[]).unwrap();
+    assert_eq!((row.get(0), row.get(1)), ("app", true));
+    // Also when what it was called by fails, and is caught.
+    client
+        .batch_execute(
+            "DO $$ BEGIN
+                 FOR i IN 1..100 LOOP
+                     BEGIN PERFORM next_id(5, 's'); PERFORM 1 / 0; EXCEPTION WHEN division_by_zero THEN NULL; END;
+                 END LOOP;
+                 IF current_user <> 'app' THEN RAISE 'user %', current_user; END IF;
+             END $$",
+        )
+        .unwrap();
+    assert!(client.batch_execute("SELECT setval('insta_ids.lease', 1)").is_err());
+}

@@ -1,0 +1,216 @@
+//! Sessions that mint, and write down every id they are given.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use postgres::error::SqlState;
+use postgres::{Client, Config, NoTls};
+
+use crate::cluster::Cluster;
+
+/// As far as ids run ahead of the server's time, in milliseconds.
+pub const AHEAD_MS: i64 = 10;
+
+/// What each session does again and again. Ids are given also by what is rolled back.
+const ROUND: [&str; 3] = [
+    "COPY (SELECT next_id(5, 's') FROM generate_series(1, 20000)) TO STDOUT (FORMAT binary)",
+    "COPY (INSERT INTO ids SELECT next_id(5, 's') FROM generate_series(1, 500) RETURNING id) TO STDOUT (FORMAT binary)",
+    "COPY (INSERT INTO ids SELECT next_id(5, 's') FROM generate_series(1, 500) RETURNING id) TO STDOUT (FORMAT binary)",
+];
+
+/// Stands in a log where a session ended.
+const END_OF_SESSION: i64 = 0;
+
+/// Sessions that mint from the sequence `s` until they are told to stop. They come back when the server does.
+pub struct Minters {
+    stop: Arc<AtomicBool>,
+    sessions: Vec<JoinHandle<()>>,
+    logs: Vec<PathBuf>,
+    given: Vec<Arc<AtomicU64>>,
+    longest_gap_ms: Arc<AtomicU64>,
+}
+
+/// All ids that sessions were given, in the order of each.
+#[derive(Default)]
+pub struct Given {
+    pub ids: Vec<i64>,
+    pub disorders: usize,
+}
+
+impl Minters {
+    pub fn start(cluster: &Cluster, database: &str, sessions: usize) -> Self {
+        let mut config = Config::new();
+        config.host_path(&cluster.socket).user("postgres").dbname(database);
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("torture").join(&cluster.name);
+        fs::create_dir_all(&directory).unwrap();
+        let mut minters = Self {
+            stop: Arc::default(),
+            sessions: Vec::new(),
+            logs: Vec::new(),
+            given: Vec::new(),
+            longest_gap_ms: Arc::default(),
+        };
+        for n in 0..sessions {
+            let log = directory.join(format!("{database}.{n}"));
+            let mut file = BufWriter::new(File::create(&log).unwrap());
+            minters.logs.push(log);
+            let (config, stop) = (config.clone(), minters.stop.clone());
+            let (given, gap) = (Arc::<AtomicU64>::default(), minters.longest_gap_ms.clone());
+            minters.given.push(given.clone());
+            minters.sessions.push(thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok(mut client) = config.connect(NoTls) {
+                        mint(&mut client, &stop, &mut file, &given, &gap);
+                        file.write_all(&END_OF_SESSION.to_ne_bytes()).unwrap();
+                    }
+                    thread::sleep(Duration::from_millis(5));
+                }
+                file.flush().unwrap();
+            }));
+        }
+        minters
+    }
+
+    /// Waits until so many more ids were given.
+    pub fn await_more(&self, ids: u64) {
+        let wanted = self.given() + ids;
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while self.given() < wanted {
+            assert!(Instant::now() < deadline, "no {ids} ids within a minute");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn given(&self) -> u64 {
+        self.given_to_each().iter().sum()
+    }
+
+    /// How many ids each session was given so far.
+    pub fn given_to_each(&self) -> Vec<u64> {
+        self.given.iter().map(|given| given.load(Ordering::Relaxed)).collect()
+    }
+
+    /// The longest time that a session got no id, since this was asked last.
+    pub fn longest_gap(&self) -> Duration {
+        Duration::from_millis(self.longest_gap_ms.swap(0, Ordering::Relaxed))
+    }
+
+    pub fn stop(self) -> Given {
+        let all = vec![u64::MAX; self.logs.len()];
+        self.stop_and_take(&all)
+    }
+
+    /// Stops, and takes so many of the ids that each session was given, the first ones.
+    pub fn stop_and_take(self, of_each: &[u64]) -> Given {
+        self.stop.store(true, Ordering::Relaxed);
+        for session in self.sessions {
+            session.join().expect("a session found what must not be");
+        }
+        let mut given = Given::default();
+        for (log, &take) in self.logs.iter().zip(of_each) {
+            let bytes = fs::read(log).unwrap();
+            let (mut last, mut taken) = (END_OF_SESSION, 0);
+            for id in bytes.chunks_exact(8).map(|id| i64::from_ne_bytes(id.try_into().unwrap())) {
+                if id != END_OF_SESSION && taken < take {
+                    taken += 1;
+                    given.disorders += usize::from(id <= last);
+                    given.ids.push(id);
+                }
+                last = id;
+            }
+            fs::remove_file(log).unwrap();
+        }
+        given
+    }
+}
+
+/// Mints until the session ends, by what happens to the server.
+fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, given: &AtomicU64, gap: &AtomicU64) {
+    let mut last = Instant::now();
+    let mut round = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let rolled_back = round % 4 == 1;
+        if rolled_back && client.batch_execute("BEGIN").is_err() {
+            return;
+        }
+        match copy(client, ROUND[round % ROUND.len()], |id| {
+            log.write_all(&id.to_ne_bytes()).unwrap();
+            if given.fetch_add(1, Ordering::Relaxed) % 64 == 0 {
+                gap.fetch_max(u64::try_from(last.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
+                last = Instant::now();
+            }
+        }) {
+            Ok(()) => {}
+            Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => panic!("{error}"),
+            // The clock is too far behind, and later it is not.
+            Err(error) if error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            Err(_) => return,
+        }
+        if rolled_back && client.batch_execute("ROLLBACK").is_err() {
+            return;
+        }
+        round += 1;
+    }
+}
+
+/// Runs a COPY of one bigint column, handing over each as it comes in, also those before an error.
+pub fn copy(client: &mut Client, query: &str, mut id: impl FnMut(i64)) -> Result<(), postgres::Error> {
+    // In the binary format, a row of one bigint is 2 bytes of count, 4 of length and 8 of value.
+    const HEADER: usize = 19;
+    const ROW: usize = 14;
+    let mut reader = client.copy_out(query)?;
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 8192];
+    let mut from = HEADER;
+    loop {
+        match reader.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(read) => bytes.extend_from_slice(&chunk[..read]),
+            Err(error) => return Err(*error.into_inner().unwrap().downcast().unwrap()),
+        }
+        while bytes.len() >= from + ROW {
+            id(i64::from_be_bytes(bytes[from + 6..from + ROW].try_into().unwrap()));
+            from += ROW;
+        }
+    }
+}
+
+impl Given {
+    pub fn and(mut self, other: Self) -> Self {
+        self.ids.extend(other.ids);
+        self.disorders += other.disorders;
+        self
+    }
+
+    pub fn time_of(id: i64) -> i64 {
+        (id >> 23) + 1_314_220_021_721
+    }
+
+    pub fn oldest_ms(&self) -> i64 {
+        Self::time_of(*self.ids.iter().min().unwrap())
+    }
+
+    pub fn newest_ms(&self) -> i64 {
+        Self::time_of(*self.ids.iter().max().unwrap())
+    }
+
+    pub fn duplicates(&self) -> usize {
+        let mut ids = self.ids.clone();
+        ids.sort_unstable();
+        ids.windows(2).filter(|pair| pair[0] == pair[1]).count()
+    }
+
+    /// No id came twice, and each session's strictly increase.
+    pub fn check(&self, faults: u64) {
+        let (ids, duplicates) = (self.ids.len(), self.duplicates());
+        println!("{ids} ids, {faults} faults, {duplicates} duplicates, {} out of order", self.disorders);
+        assert_eq!((duplicates, self.disorders), (0, 0), "of {ids} ids, after {faults} faults");
+    }
+}
