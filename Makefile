@@ -1,9 +1,9 @@
 # make help lists what there is.
 # PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
-export PG PG_CONFIG
+export PG PG_CONFIG MINUTES SEED
 MATRIX ?= 15 16 17 18
 
-.PHONY: help demo psql stop clean-demo test matrix install lint bench
+.PHONY: help demo psql stop clean-demo test matrix torture broken install lint bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -19,6 +19,10 @@ test: ## all the tests; installs what they need
 	@scripts/test
 matrix: ## all the tests on PostgreSQL 15, 16, 17 and 18
 	@scripts/matrix $(MATRIX)
+torture: ## crashes, clocks that are set, promotions: MINUTES=10 or as many as you like, SEED=n
+	@scripts/torture
+broken: ## the tests that must fail when a mechanism is switched off
+	@scripts/broken
 install: ## build, and install into the server of PG_CONFIG
 	@test -n "$(PG_CONFIG)" || { echo 'usage: make install PG_CONFIG=/path/to/pg_config' >&2; exit 2; }
 	@scripts/setup >/dev/null && scripts/install

@@ -111,6 +111,7 @@ impl Record for LeaseSequence {
     }
 
     fn write(&self, until: Millis) {
+        pauses::at("before writing");
         as_owner(|| {
             let arguments = [Some(self.0.into()), Some(until.get().into())];
             // SAFETY: takes the OID of a sequence and a value. The WAL position is this process's own.

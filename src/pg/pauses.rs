@@ -30,7 +30,7 @@ mod stopping {
     pub(crate) fn define() {
         GucRegistry::define_string_guc(
             c"insta_ids.pause_at",
-            c"Names the point at which the session stops itself.",
+            c"Names the points at which the session stops itself, with commas between.",
             c"",
             &PAUSE_AT,
             GucContext::Userset,
@@ -40,7 +40,8 @@ mod stopping {
 
     /// Stands still, if this is the point, until the process is told to go on.
     pub(crate) fn at(point: &str) {
-        if PAUSE_AT.get().is_some_and(|chosen| chosen.to_bytes() == point.as_bytes()) {
+        let chosen = PAUSE_AT.get().unwrap_or_default();
+        if chosen.to_bytes().split(|&byte| byte == b',').any(|chosen| chosen == point.as_bytes()) {
             // SAFETY: stops this process, and nothing else.
             unsafe { raise(SIGSTOP) };
         }

@@ -1,7 +1,6 @@
 //! Promise: never the same id twice, wherever a session is held up, while the others go on and the server
 //! then dies. The library under test is a build with the feature `pauses`.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![cfg(feature = "pauses")]
 
 #[path = "../server/cluster.rs"]
 #[allow(dead_code, reason = "shared with tests/server")]
@@ -24,7 +23,8 @@ use fault::libfaketime;
 use minters::{AHEAD_MS, Given, Minters};
 
 const MINTER: [&str; 3] = ["after nextval", "before the clock", "claimed"];
-const RENEWER: [&str; 6] = ["before both clocks", "locked", "read", "written", "flushed", "before unlocking"];
+const RENEWER: [&str; 7] =
+    ["before both clocks", "locked", "read", "before writing", "written", "flushed", "before unlocking"];
 
 /// A session that stands still at a point of its first call.
 struct Paused {
@@ -46,24 +46,33 @@ impl Paused {
             let _ = sender.send(id);
         });
         let paused = Self { pid, given };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !paused.stands_still() {
-            assert!(Instant::now() < deadline, "nobody comes to {point:?}");
-            thread::sleep(Duration::from_millis(5));
-        }
+        paused.await_state('T');
         paused
     }
 
-    fn stands_still(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        status.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    /// Waits until the process is in a state, as `ps` shows it.
+    fn await_state(&self, state: char) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
+            if status.rsplit_once(") ").unwrap().1.starts_with(state) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the session does not come to {state}: {status}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal_to_go_on(&self) {
+        let kill = format!("kill -CONT {} 2>&1", self.pid);
+        Command::new("bash").args(["-c", &kill]).output().unwrap();
     }
 
     /// Goes on, through all the points there are, and returns the id.
     fn go_on(&self) -> Vec<i64> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            Command::new("bash").args(["-c", &format!("kill -CONT {}", self.pid)]).status().unwrap();
+            self.signal_to_go_on();
             if let Ok(ids) = self.given.recv_timeout(Duration::from_millis(20)) {
                 return ids;
             }
@@ -87,14 +96,13 @@ fn die(cluster: &mut Cluster) {
 }
 
 fn check(cluster: &Cluster, point: &str, before: Given, id: Vec<i64>) {
-    let before = before.and(Given { ids: id, disorders: 0 });
+    let before = before.and(Given { ids: id, ..Given::default() });
     let after = others(cluster, Duration::from_secs(1));
     println!("paused {point:?}:");
     assert!(after.ids.len() > 1_000, "only {} ids after the restart", after.ids.len());
-    if !before.ids.is_empty() {
-        assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back, paused {point:?}");
-    }
+    let went_back_ms = if before.ids.is_empty() { 0 } else { before.newest_ms() - after.oldest_ms() };
     before.and(after).check(1);
+    assert!(went_back_ms <= AHEAD_MS, "time went back by {went_back_ms} ms, paused {point:?}");
 }
 
 fn server(name: &str) -> Cluster {
@@ -147,6 +155,20 @@ fn a_renewer_goes_on() {
 #[test]
 fn an_adopter_goes_on() {
     then_goes_on(&RENEWER, true);
+}
+
+/// Held up before it writes the lease, while others go on; it then writes, and the server dies.
+#[test]
+fn a_late_writer() {
+    let mut cluster = server("paused");
+    let before = a_lease_that_ran_out(&cluster);
+    let paused = Paused::at(&cluster, "before writing,flushed");
+    let before = before.and(others(&cluster, Duration::from_millis(2500)));
+    paused.signal_to_go_on();
+    thread::sleep(Duration::from_millis(200));
+    paused.await_state('T');
+    die(&mut cluster);
+    check(&cluster, "flushed", before, Vec::new());
 }
 
 /// Held up until the server dies, in the middle of others.

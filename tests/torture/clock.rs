@@ -7,7 +7,7 @@ use postgres::error::SqlState;
 
 use crate::cluster::Cluster;
 use crate::fault::{now_ms, times};
-use crate::minters::{AHEAD_MS, Minters};
+use crate::minters::{AHEAD_MS, Given, Minters};
 
 /// By 1 ms, 1.5 s, 5 min, 59 min: no stall, no repetition, no step back in any session, one line in the log.
 fn steps_back(increment: u64) {
@@ -20,11 +20,15 @@ fn steps_back(increment: u64) {
         cluster.set_clock(0);
         thread::sleep(Duration::from_millis(500));
         minters.longest_gap();
+        let before = first_id_ms(&cluster);
         cluster.set_clock(-step_ms);
         faults += 1;
+        let after = first_id_ms(&cluster);
+        assert!(after >= before - AHEAD_MS, "a new session's id is {} ms older", before - after);
         let (given, begun) = (minters.given(), Instant::now());
         thread::sleep(Duration::from_secs(1));
         let rate = (minters.given() - given) as f64 / begun.elapsed().as_millis() as f64;
+        assert!(rate > 1.0, "{rate} ids/ms, {step_ms} ms behind");
         let gap = minters.longest_gap();
         println!("{step_ms} ms behind: {rate:.0} ids/ms, none to a session for {gap:?} at most");
         assert!(gap < Duration::from_millis(900), "a session got no id for {gap:?}, {step_ms} ms behind");
@@ -42,6 +46,11 @@ fn steps_back(increment: u64) {
         )
         .unwrap();
     assert_eq!((row.get::<_, i64>(0) as u64, row.get(1)), (faults, true));
+}
+
+/// The time of a new session's first id.
+fn first_id_ms(cluster: &Cluster) -> i64 {
+    Given::time_of(cluster.connect().query_one("SELECT next_id(5, 's')", &[]).unwrap().get(0))
 }
 
 #[test]

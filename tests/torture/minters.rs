@@ -33,6 +33,7 @@ pub struct Minters {
     logs: Vec<PathBuf>,
     given: Vec<Arc<AtomicU64>>,
     longest_gap_ms: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
 }
 
 /// All ids that sessions were given, in the order of each.
@@ -40,6 +41,8 @@ pub struct Minters {
 pub struct Given {
     pub ids: Vec<i64>,
     pub disorders: usize,
+    /// How often an id was in the table already.
+    pub refused: u64,
 }
 
 impl Minters {
@@ -54,18 +57,19 @@ impl Minters {
             logs: Vec::new(),
             given: Vec::new(),
             longest_gap_ms: Arc::default(),
+            refused: Arc::default(),
         };
         for n in 0..sessions {
             let log = directory.join(format!("{database}.{n}"));
             let mut file = BufWriter::new(File::create(&log).unwrap());
             minters.logs.push(log);
-            let (config, stop) = (config.clone(), minters.stop.clone());
+            let (config, stop, refused) = (config.clone(), minters.stop.clone(), minters.refused.clone());
             let (given, gap) = (Arc::<AtomicU64>::default(), minters.longest_gap_ms.clone());
             minters.given.push(given.clone());
             minters.sessions.push(thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(mut client) = config.connect(NoTls) {
-                        mint(&mut client, &stop, &mut file, &given, &gap);
+                        mint(&mut client, &stop, &mut file, &Counters { given: &given, gap: &gap, refused: &refused });
                         file.write_all(&END_OF_SESSION.to_ne_bytes()).unwrap();
                     }
                     thread::sleep(Duration::from_millis(5));
@@ -108,10 +112,15 @@ impl Minters {
     /// Stops, and takes so many of the ids that each session was given, the first ones.
     pub fn stop_and_take(self, of_each: &[u64]) -> Given {
         self.stop.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(30);
         for session in self.sessions {
+            while !session.is_finished() {
+                assert!(Instant::now() < deadline, "a session waits, and does not come back");
+                thread::sleep(Duration::from_millis(5));
+            }
             session.join().expect("a session found what must not be");
         }
-        let mut given = Given::default();
+        let mut given = Given { refused: self.refused.load(Ordering::Relaxed), ..Given::default() };
         for (log, &take) in self.logs.iter().zip(of_each) {
             let bytes = fs::read(log).unwrap();
             let (mut last, mut taken) = (END_OF_SESSION, 0);
@@ -129,8 +138,15 @@ impl Minters {
     }
 }
 
+/// What a session counts.
+struct Counters<'a> {
+    given: &'a AtomicU64,
+    gap: &'a AtomicU64,
+    refused: &'a AtomicU64,
+}
+
 /// Mints until the session ends, by what happens to the server.
-fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, given: &AtomicU64, gap: &AtomicU64) {
+fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counters: &Counters<'_>) {
     let mut last = Instant::now();
     let mut round = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -140,13 +156,15 @@ fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, given: &At
         }
         match copy(client, ROUND[round % ROUND.len()], |id| {
             log.write_all(&id.to_ne_bytes()).unwrap();
-            if given.fetch_add(1, Ordering::Relaxed) % 64 == 0 {
-                gap.fetch_max(u64::try_from(last.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
+            if counters.given.fetch_add(1, Ordering::Relaxed) % 64 == 0 {
+                counters.gap.fetch_max(u64::try_from(last.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
                 last = Instant::now();
             }
         }) {
             Ok(()) => {}
-            Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => panic!("{error}"),
+            Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+                counters.refused.fetch_add(1, Ordering::Relaxed);
+            }
             // The clock is too far behind, and later it is not.
             Err(error) if error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
                 thread::sleep(Duration::from_millis(20));
@@ -186,6 +204,7 @@ impl Given {
     pub fn and(mut self, other: Self) -> Self {
         self.ids.extend(other.ids);
         self.disorders += other.disorders;
+        self.refused += other.refused;
         self
     }
 
@@ -211,6 +230,7 @@ impl Given {
     pub fn check(&self, faults: u64) {
         let (ids, duplicates) = (self.ids.len(), self.duplicates());
         println!("{ids} ids, {faults} faults, {duplicates} duplicates, {} out of order", self.disorders);
-        assert_eq!((duplicates, self.disorders), (0, 0), "of {ids} ids, after {faults} faults");
+        let found = (duplicates, self.refused, self.disorders);
+        assert_eq!(found, (0, 0, 0), "duplicates, also in the table, and disorder in {ids} ids after {faults} faults");
     }
 }
