@@ -24,7 +24,6 @@ END
 $$;
 
 CREATE SCHEMA insta_ids;
-GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 
 -- Written by the library alone, and dumped with its value.
 CREATE SEQUENCE insta_ids.lease;

@@ -26,7 +26,7 @@ COMMENT ON FUNCTION id_between(bigint, timestamptz, timestamptz) IS
 
 -- Clock and figures
 COMMENT ON FUNCTION insta_ids.clock() IS
-    'the clock, the time of the next id, how far that is ahead, and the lease';
+    'the clock, the time of ids, how far that is ahead, and the lease';
 COMMENT ON FUNCTION insta_ids.advance_clock(timestamptz) IS
     'lets no later id of the server be older than until';
 COMMENT ON FUNCTION insta_ids.reset_clock() IS

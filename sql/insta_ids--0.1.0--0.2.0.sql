@@ -13,7 +13,6 @@ END
 $$;
 
 CREATE SCHEMA insta_ids;
-GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 
 -- Written by the library alone, and dumped with its value.
 CREATE SEQUENCE insta_ids.lease;
@@ -43,15 +42,51 @@ CREATE FUNCTION insta_ids.stat_reset() RETURNS void
 
 CREATE VIEW insta_ids.stat_ids AS SELECT * FROM insta_ids.stat_get_ids();
 
-REVOKE ALL ON FUNCTION
-    insta_ids.advance_clock(timestamptz), insta_ids.reset_clock(), insta_ids.stat_get_ids(), insta_ids.stat_reset()
-FROM PUBLIC;
+-- Nobody may do more than is said here, whatever ALTER DEFAULT PRIVILEGES gave away.
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        SELECT format('REVOKE ALL ON %s FROM %s', object, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+        FROM (
+            SELECT 'SCHEMA insta_ids', nspowner, nspacl FROM pg_namespace WHERE nspname = 'insta_ids'
+            UNION ALL
+            SELECT format(CASE relkind WHEN 'S' THEN 'SEQUENCE %s' ELSE '%s' END, oid::regclass), relowner, relacl
+            FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace
+            UNION ALL
+            SELECT format('FUNCTION %s', oid::regprocedure), proowner, coalesce(proacl, acldefault('f', proowner))
+            FROM pg_proc WHERE pronamespace = 'insta_ids'::regnamespace
+        ) o (object, owner, acl), aclexplode(acl)
+        WHERE grantee <> owner
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END
+$$;
+GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
+GRANT EXECUTE ON FUNCTION insta_ids.clock() TO PUBLIC;
+-- It is no secret, and an owner of the database may dump it.
+GRANT SELECT ON SEQUENCE insta_ids.lease TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.stat_get_ids() TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
 
+-- The first lease: what other databases of the server, or this extension before it was dropped, had reached
+-- is written down before anybody mints.
+DO $$
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 170000
+        OR 'insta_ids' = ANY (
+            pg_catalog.regexp_split_to_array(pg_catalog.current_setting('shared_preload_libraries'), '[\s,"/]+'))
+    THEN
+        PERFORM insta_ids.advance_clock('1970-01-01');
+    END IF;
+END
+$$;
+
 -- Clock and figures
 COMMENT ON FUNCTION insta_ids.clock() IS
-    'the clock, the time of the next id, how far that is ahead, and the lease';
+    'the clock, the time of ids, how far that is ahead, and the lease';
 COMMENT ON FUNCTION insta_ids.advance_clock(timestamptz) IS
     'lets no later id of the server be older than until';
 COMMENT ON FUNCTION insta_ids.reset_clock() IS

@@ -125,7 +125,7 @@ impl From<Refusal> for ErrorReport {
 }
 
 const CLOCK_HINT: &str = "Correct the clock; ids then go on by themselves. If the clock is right and had run ahead \
-    before, call insta_ids.reset_clock() in each database that mints.";
+    before, call insta_ids.reset_clock().";
 
 /// A time between two instants, as an operator reads it: `1 h 59 min 3.250 s`.
 fn duration(ms: i64) -> String {

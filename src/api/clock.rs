@@ -29,11 +29,16 @@ fn clock() -> Result<
     ErrorReport,
 > {
     let server = shared::attach()?;
-    let lease = LeaseSequence::find()?.last();
+    let lease = LeaseSequence::last()?;
     let system_time = ServerClock.now();
     let id_time = server.time.0.stamp().at().max(system_time);
     let ahead = Interval::from_micros((id_time.get() - system_time.get()) * 1000);
-    Ok(TableIterator::once((timestamp_of(system_time), timestamp_of(id_time), ahead, lease.map(timestamp_of))))
+    Ok(TableIterator::once((
+        timestamp_of(system_time),
+        timestamp_of(id_time),
+        ahead,
+        lease.map(timestamp_of),
+    )))
 }
 
 #[pg_extern(sql = false)]

@@ -158,7 +158,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         }
         if let Some(reading) = now.behind {
             let (time, clock) = (now.stamp.at(), reading.system());
-            if time.get() - clock.get() > self.tolerance_ms {
+            if time.get() - clock.get() > self.most_behind_ms() {
                 return Err(Refusal::ClockBehind { time, clock });
             }
         }

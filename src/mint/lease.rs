@@ -6,7 +6,7 @@
 //! early enough that nobody waits for it.
 
 use super::atomic::{AtomicU64, Ordering};
-use super::{Clock, Event, Mint, Refusal, Stamp};
+use super::{Clock, Event, MOST_AHEAD_MS, Mint, Refusal, Stamp};
 use crate::id::Millis;
 
 /// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
@@ -15,6 +15,9 @@ pub const LEASE_MS: i64 = 1500;
 
 /// A lease with less than this left is renewed while it still holds, in milliseconds.
 const EARLY_MS: i64 = 500;
+
+// A lease that was just written covers all that may be asked for, and need not be renewed early at once.
+const _: () = assert!(LEASE_MS - EARLY_MS >= MOST_AHEAD_MS as i64);
 
 /// Who finds that somebody set about renewing less than this ago leaves it to them, in milliseconds.
 const TURN_MS: i64 = 100;
@@ -66,7 +69,7 @@ impl LeaseKey {
 /// The leases of the databases that mint, in shared memory. All zeroes is a valid start: no lease.
 ///
 /// An entry that has run out says nothing any more, so another database may take it. There is room for
-/// as many databases as mint within one [`LEASE_MS`].
+/// as many databases as mint within one [`LEASE_MS`] of the server's time.
 #[repr(C)]
 pub struct Leases([Entry; super::LEASES]);
 
@@ -101,7 +104,7 @@ impl Leases {
     fn turn(&self, key: LeaseKey, now: Stamp) -> bool {
         let Some((entry, _)) = self.find(key) else { return false };
         let last = Stamp::from_bits(entry.turn.load(Ordering::Relaxed));
-        now >= last.with(last.at().plus(TURN_MS))
+        now >= last.plus(TURN_MS)
             && entry
                 .turn
                 .compare_exchange(last.bits(), now.bits(), Ordering::Relaxed, Ordering::Relaxed)
@@ -118,15 +121,28 @@ impl Leases {
                 // Another database took it, as it had run out.
                 continue;
             }
-            let free = |entry: &&Entry| {
-                let until = entry.until.load(Ordering::Relaxed);
-                until != TAKEN && Stamp::from_bits(until) < now && entry.change(until, TAKEN)
-            };
-            let Some(entry) = self.from(key).find(free) else { return false };
+            let taken = |entry: &&Entry| entry.free(now).is_some_and(|until| entry.change(until, TAKEN));
+            let Some(entry) = self.from(key).find(taken) else { return false };
             entry.key.store(key.0, Ordering::Relaxed);
             entry.until.store(until.bits(), Ordering::Release);
             return true;
         }
+    }
+
+    /// Drops what a database had leased by other records: by the extension before it was made anew.
+    fn drop_others(&self, key: LeaseKey) {
+        for entry in &self.0 {
+            let until = entry.until.load(Ordering::Acquire);
+            let owner = entry.key.load(Ordering::Relaxed);
+            if owner != key.0 && owner >> 32 == key.0 >> 32 && until != TAKEN {
+                // If it changed hands meanwhile, it is another's.
+                entry.change(until, 0);
+            }
+        }
+    }
+
+    fn has_room(&self, key: LeaseKey, now: Stamp) -> bool {
+        self.find(key).is_some() || self.from(key).any(|entry| entry.free(now).is_some())
     }
 
     fn find(&self, key: LeaseKey) -> Option<(&Entry, Stamp)> {
@@ -137,7 +153,7 @@ impl Leases {
             if owner == key.0 && until != TAKEN {
                 return Some((entry, Stamp::from_bits(until)));
             }
-            if owner == 0 {
+            if owner == 0 && until != TAKEN {
                 return None;
             }
         }
@@ -150,27 +166,35 @@ impl Leases {
 }
 
 impl Entry {
+    /// Its end, if it has run out.
+    fn free(&self, now: Stamp) -> Option<u64> {
+        let until = self.until.load(Ordering::Relaxed);
+        (until != TAKEN && Stamp::from_bits(until) < now).then_some(until)
+    }
+
     fn change(&self, from: u64, to: u64) -> bool {
         self.until.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 }
 
 impl<C: Clock, R: Record> Mint<'_, C, R> {
-    /// Whether the lease that was read covers a millisecond, which has to come before its end; if not, it does now, or the caller must look again.
+    /// Whether the lease that was read covers a millisecond, which has to come before its end; if not, it does
+    /// now, or the caller must look again.
     pub(super) fn leased(&self, lease: Stamp, wanted: Stamp, now: Stamp) -> Result<bool, Refusal> {
         if lease <= wanted {
-            self.renew(true, None)?;
+            self.renew(true, Renewal::Of(lease))?;
             return Ok(false);
         }
         let left = lease.at().get() - wanted.at().get();
         if left < EARLY_MS && lease.generation() == now.generation() && self.leases.turn(self.database, now) {
-            self.renew(false, None)?;
+            self.renew(false, Renewal::Of(lease))?;
             return Ok(false);
         }
         Ok(true)
     }
 
-    /// Raises the server's time to `until`, which was used elsewhere. When it returns, no crash can undo it.
+    /// Raises the server's time to `until`, which was used elsewhere, and writes down what it is then. When it
+    /// returns, no crash can undo it.
     ///
     /// # Errors
     /// [`Refusal::TooFarAhead`] beyond the tolerance, else as [`Mint::claim`].
@@ -179,11 +203,12 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         if until > clock.plus(self.tolerance_ms) {
             return Err(Refusal::TooFarAhead { until, clock });
         }
-        self.renew(true, Some(until))
+        self.renew(true, Renewal::From(until))
     }
 
-    /// Sets the server's time and the database's lease back to the clock. Returns until when ids may have
-    /// been minted: those from the clock to there can come again.
+    /// Sets the server's time and the database's lease back to the clock; the leases of the server's other
+    /// databases are then given up. Returns until when ids may have been minted: if that is after the clock,
+    /// those from there on can come again.
     ///
     /// # Errors
     /// [`Refusal::TooManyResets`], [`Refusal::TooManyLeases`], [`Refusal::RecordGone`].
@@ -191,54 +216,73 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         if self.record.lock(true) != Lock::Held {
             return Err(Refusal::RecordGone);
         }
-        let (held, written) = (self.leases.until(self.database), self.record.read());
-        let now = self.time.stamp();
-        let mut used = now.at().plus(self.max_ahead_ms);
-        if held.generation() != now.generation() || written > held.at() {
-            // What ids may have reached before this server, it does not know.
-            used = used.max(written);
-        }
-        let clock = self.clock.both();
-        let done = if now.at() > clock.system() { self.time.reset(clock) } else { Some(now) };
-        let done = done.ok_or(Refusal::TooManyResets).and_then(|now| self.write(now.with(clock.system())));
+        let done = self.reset_locked();
         self.record.unlock();
-        done.map(|()| used)
+        done
     }
 
-    fn renew(&self, patience: bool, raise_to: Option<Millis>) -> Result<(), Refusal> {
+    fn reset_locked(&self) -> Result<Millis, Refusal> {
+        let (held, written) = (self.leases.until(self.database), self.record.read());
+        let (now, clock) = (self.time.stamp(), self.clock.both());
+        let known = held.generation() == now.generation() && written <= held.at();
+        if known && now.at() <= clock.system() {
+            // Nothing is ahead.
+            return Ok(now.at());
+        }
+        let new = if now.at() > clock.system() {
+            self.time.reset(clock).ok_or(Refusal::TooManyResets)?
+        } else {
+            now
+        };
+        self.write(new.with(clock.system()))?;
+        Ok(written.max(now.at().plus(self.max_ahead_ms)))
+    }
+
+    fn renew(&self, patience: bool, renewal: Renewal) -> Result<(), Refusal> {
         match self.record.lock(patience) {
             Lock::Held => {}
             // Somebody else is at it, and the lease still holds.
             Lock::Busy => return Ok(()),
             Lock::Gone => return Err(Refusal::RecordGone),
         }
-        let done = self.renew_locked(raise_to);
+        let done = self.renew_locked(renewal);
         self.record.unlock();
         done
     }
 
-    fn renew_locked(&self, raise_to: Option<Millis>) -> Result<(), Refusal> {
+    fn renew_locked(&self, renewal: Renewal) -> Result<(), Refusal> {
         loop {
             let held = self.leases.until(self.database);
             let now = self.now()?.stamp;
-            let valid = held.generation() == now.generation();
-            if valid && held.at() >= now.at().plus(LEASE_MS - EARLY_MS) && raise_to.is_none() {
+            if matches!(renewal, Renewal::Of(lease) if held > lease) {
                 // Somebody renewed it while this session waited for the lock.
                 return Ok(());
             }
             // Read, not remembered: who wrote blindly after a pause would put the lease back.
-            let written = self.record.read();
-            if !valid || written > held.at() {
+            let mut written = self.record.read();
+            if written > held.at() {
                 self.adopt(written, now)?;
+            } else if held.generation() < now.generation() {
+                // Leased by this server in a time that was given up.
+                written = Millis::new(0);
             }
-            if let Some(at) = raise_to {
+            if let Renewal::From(at) = renewal {
                 self.time.raise_to(at, self.clock);
             }
             let raised = self.time.stamp();
-            if raised.generation() == now.generation() {
-                return self.write(raised.with(raised.at().max(written.plus(-LEASE_MS))));
+            if raised.generation() != now.generation() {
+                // The server's time was reset meanwhile.
+                continue;
             }
-            // The server's time was reset meanwhile.
+            return match renewal {
+                Renewal::Of(_) => self.write(raised.with(raised.at().max(written.plus(-LEASE_MS)))),
+                Renewal::From(_) => {
+                    // Written down, and left to the next to mint: they find what a restore may write meanwhile.
+                    self.leases.drop_others(self.database);
+                    self.record.write(written.max(raised.at().plus(self.max_ahead_ms + 1)));
+                    Ok(())
+                }
+            };
         }
     }
 
@@ -246,7 +290,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     fn adopt(&self, written: Millis, now: Stamp) -> Result<(), Refusal> {
         let clock = self.clock.now();
         let behind_ms = written.get() - clock.get();
-        if behind_ms > self.tolerance_ms {
+        if behind_ms > self.most_behind_ms() {
             return Err(Refusal::LeaseAhead { until: written, clock });
         }
         if behind_ms > LEASE_MS && written > now.at() {
@@ -258,8 +302,26 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
 
     /// Writes and publishes a lease from `now` on. The caller holds the record's lock.
     fn write(&self, now: Stamp) -> Result<(), Refusal> {
+        // Before it is written: what is written and not published is adopted by the next to come.
+        if !self.leases.has_room(self.database, now) {
+            return Err(Refusal::TooManyLeases);
+        }
         let until = now.with(now.at().plus(LEASE_MS));
         self.record.write(until.at());
         if self.leases.publish(self.database, until, now) { Ok(()) } else { Err(Refusal::TooManyLeases) }
     }
+
+    /// How far the clock may be behind the server's time, which can be a lease ahead of the last id.
+    pub(super) fn most_behind_ms(&self) -> i64 {
+        self.tolerance_ms + LEASE_MS
+    }
+}
+
+/// Why a lease is written.
+#[derive(Clone, Copy)]
+enum Renewal {
+    /// This one has run out, or soon will.
+    Of(Stamp),
+    /// Ids are to go on from this time, if they have not reached it.
+    From(Millis),
 }

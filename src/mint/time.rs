@@ -76,8 +76,9 @@ impl Reading {
     }
 }
 
-/// A step back is told from how two clocks are read, from this many microseconds on.
-const LEAST_STEP_US: i64 = 1000;
+/// A step back is told from how two clocks are read, from this many microseconds on: more than lie between
+/// two readings, and less than a millisecond.
+const LEAST_STEP_US: i64 = 500;
 
 /// The server's time for ids: the greatest reading of the clock, or what it was raised to. All zeroes is a
 /// valid start.
@@ -88,7 +89,8 @@ const LEAST_STEP_US: i64 = 1000;
 #[derive(Default)]
 pub struct SharedTime {
     now: AtomicU64,
-    /// System clock - steady clock, when the system clock was last not behind.
+    /// What the time is ahead of the steady clock: system clock - steady clock, when the system clock was last
+    /// not behind, or as much as the time was raised to.
     pace_us: AtomicI64,
     /// System clock - steady clock, when they were last compared; 0 before.
     offset_us: AtomicI64,
@@ -133,10 +135,10 @@ impl SharedTime {
 
     /// Raises the server's time to one that was used already, or that its operator asks for.
     pub(super) fn raise_to(&self, at: Millis, clock: &impl Clock) {
-        let pace = self.pace_us.load(Ordering::Relaxed);
-        let stamp = self.stamp();
-        if at > stamp.at() {
-            self.raise(stamp.with(at), pace, at.get() * 1000 - clock.both().steady_us);
+        let to = self.stamp().with(at);
+        if self.now.fetch_max(to.bits(), Ordering::Relaxed) < to.bits() {
+            // Whatever readings of the clock set meanwhile: the time goes on from here.
+            self.pace_us.fetch_max(at.get() * 1000 - clock.both().steady_us, Ordering::Relaxed);
         }
     }
 

@@ -58,10 +58,30 @@ impl LeaseSequence {
         LeaseKey::new(database(), self.0.to_u32())
     }
 
-    /// What was written last; `None` when nothing was yet. Also on a standby.
-    pub(crate) fn last(&self) -> Option<Millis> {
+    /// What was written last, also by a server that this one is a standby of; `None` when nothing was yet.
+    pub(crate) fn last() -> Result<Option<Millis>, NoLease> {
+        loop {
+            let this = Self::find()?;
+            // SAFETY: as in `lock`.
+            unsafe { pg_sys::LockRelationOid(this.0, pg_sys::AccessShareLock.cast_signed()) };
+            if this.is_there() {
+                return Ok(this.value());
+            }
+        }
+    }
+
+    /// Whether it still is the lease, after a lock on it: it may have been dropped before.
+    fn is_there(&self) -> bool {
+        let there = oid_by_name() == self.0;
+        if !there {
+            KNOWN.store(0, Ordering::Relaxed);
+        }
+        there
+    }
+
+    fn value(&self) -> Option<Millis> {
         as_owner(|| {
-            // SAFETY: takes the OID of a sequence, which this is while the callback has not forgotten it.
+            // SAFETY: takes the OID of a sequence, which the caller has locked.
             unsafe {
                 pgrx::direct_function_call::<i64>(pg_sys::pg_sequence_last_value, &[Some(self.0.into())])
             }
@@ -74,6 +94,7 @@ impl Record for LeaseSequence {
     /// The first lock keeps the sequence from being dropped, and is held to the transaction's end, as `nextval`
     /// and `setval` do. The second is the one that only one session has.
     fn lock(&self, patience: bool) -> Lock {
+        pgrx::check_for_interrupts!();
         let [keep, write] = [pg_sys::RowExclusiveLock, WRITE].map(u32::cast_signed);
         // SAFETY: locks take any OID; an error or a cancel while waiting comes back as an unwind, and the end
         // of the transaction releases what was locked.
@@ -90,12 +111,11 @@ impl Record for LeaseSequence {
             return Lock::Busy;
         }
         pauses::at("locked");
-        if oid_by_name() != self.0 {
-            self.unlock();
-            KNOWN.store(0, Ordering::Relaxed);
-            return Lock::Gone;
+        if self.is_there() {
+            return Lock::Held;
         }
-        Lock::Held
+        self.unlock();
+        Lock::Gone
     }
 
     fn unlock(&self) {
@@ -105,7 +125,7 @@ impl Record for LeaseSequence {
     }
 
     fn read(&self) -> Millis {
-        let last = self.last().unwrap_or(Millis::new(0));
+        let last = self.value().unwrap_or(Millis::new(0));
         pauses::at("read");
         last
     }
@@ -125,11 +145,14 @@ impl Record for LeaseSequence {
     }
 }
 
+/// The OID of the sequence, if there is one and it is an extension's: no user's in its place.
 fn oid_by_name() -> pg_sys::Oid {
     // SAFETY: called in a transaction; the strings are static.
     unsafe {
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
-        pg_sys::get_relname_relid(NAME.as_ptr(), schema)
+        let oid = pg_sys::get_relname_relid(NAME.as_ptr(), schema);
+        let extension = pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid);
+        if extension == pg_sys::Oid::INVALID { extension } else { oid }
     }
 }
 

@@ -12,7 +12,9 @@ mod id;
 mod mint;
 
 use id::{Id, Millis, Seq, Shard};
-use mint::{Clock, Event, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, SharedTime, Slot, Stamp, Stats};
+use mint::{
+    Clock, Event, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, SharedTime, Slot, Stamp, Stats,
+};
 
 const NOW: i64 = 1_800_000_000_000;
 const AHEAD_MS: i64 = 10;
@@ -188,7 +190,8 @@ fn no_id_is_beyond_the_lease() {
     });
 }
 
-/// The server's time is set back while a session mints: the id is of one side or of the other.
+/// The server's time is set back while a session mints, whose clock was right again already: no id that it
+/// is given afterwards is of the time that was given up, and what is written down covers them.
 #[test]
 fn a_reset_beside_a_mint() {
     const YEAR_MS: i64 = 365 * 86_400_000;
@@ -196,9 +199,48 @@ fn a_reset_beside_a_mint() {
         let server = server(0);
         server.mint(NOW + YEAR_MS);
         let other = server.clone();
-        let session = thread::spawn(move || other.mint(NOW + YEAR_MS));
+        let session = thread::spawn(move || {
+            let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(8).unwrap());
+            let clock = At(NOW);
+            let mint = Mint { tolerance_ms: 2 * YEAR_MS, ..other.with(&clock) };
+            mint.claim(Slot::new(&other.cell), Stamp::default(), shard, seq).unwrap()
+        });
         server.with(&At(NOW)).reset().unwrap();
-        session.join().unwrap();
-        assert!(server.paper.until.load(Ordering::Relaxed) >= NOW);
+        let concurrent = session.join().unwrap();
+        let later = server.mint(NOW);
+        assert!(later.at().get() <= NOW + AHEAD_MS, "the time that was given up");
+        assert!(later.at().get() < server.paper.until.load(Ordering::Relaxed));
+        assert!(concurrent.at.at() != later.at(), "both used the residue");
+        let given_up = concurrent.at.at().get() >= NOW + YEAR_MS;
+        assert!(given_up || concurrent.at.at().get() <= NOW + AHEAD_MS);
+    });
+}
+
+/// Databases that take the room of others whose lease has run out.
+#[test]
+fn leases_change_hands() {
+    model(|| {
+        let server = server(0);
+        server.mint(NOW);
+        let sessions: Vec<_> = [2, 3]
+            .into_iter()
+            .map(|database| {
+                let server = server.clone();
+                thread::spawn(move || {
+                    let paper = Paper { until: AtomicI64::new(0), held: AtomicBool::new(false) };
+                    let (clock, cell) = (At(NOW + LEASE_MS + 1), AtomicU64::new(0));
+                    let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(7).unwrap());
+                    let mint = server.with(&clock);
+                    let mint = Mint { record: &paper, database: LeaseKey::new(database, 3), ..mint };
+                    for _ in 0..2 {
+                        let minted = mint.claim(Slot::new(&cell), Stamp::default(), shard, seq).unwrap();
+                        assert!(minted.at.at().get() < paper.until.load(Ordering::Relaxed));
+                    }
+                    // Its lease was found again: nothing of its own was adopted.
+                    assert!(server.time.stamp().at().get() == NOW + LEASE_MS + 1);
+                })
+            })
+            .collect();
+        sessions.into_iter().for_each(|session| session.join().unwrap());
     });
 }

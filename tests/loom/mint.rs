@@ -21,7 +21,7 @@ pub(crate) use lease::{LEASE_MS, LeaseKey, Leases, Lock, Record};
 pub(crate) use time::{Reading, SharedTime, Stamp};
 
 pub(crate) const MOST_AHEAD_MS: i32 = 1000;
-const LEASES: usize = 1;
+const LEASES: usize = 3;
 
 /// Counts nothing: counters would only multiply the interleavings.
 pub(crate) struct Stats;

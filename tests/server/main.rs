@@ -4,6 +4,7 @@
 mod availability;
 mod cluster;
 mod docs;
+mod fuzz;
 mod oracle;
 mod pace;
 mod regress;

@@ -78,7 +78,7 @@ fn a_step_beyond_the_tolerance() {
         let error = client.query("SELECT next_id(5, 's')", &[]).unwrap_err();
         let error = error.as_db_error().unwrap();
         assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
-        assert!(error.message().starts_with("clock is 1 h 59 min 59."), "{}", error.message());
+        assert!(error.message().starts_with("clock is 1 h 59 min "), "{}", error.message());
         assert!(error.message().ends_with(" s behind the time of ids"), "{}", error.message());
         assert!(error.detail().unwrap().contains("\"insta_ids.clock_tolerance\" is 1 h 0 min 0.000 s"));
         assert!(error.hint().unwrap().contains("insta_ids.reset_clock()"));
@@ -120,10 +120,7 @@ fn a_clock_that_ran_a_year_ahead() {
     client.batch_execute("SELECT insta_ids.reset_clock()").unwrap();
     assert!(cluster.log().contains("WARNING:  ids of times from"));
     assert!(client.query_one(mint, &[]).unwrap().get::<_, bool>(0));
-    // The other database has leased a year ahead, too.
-    let error = other.query(mint, &[]).unwrap_err();
-    assert!(error.as_db_error().unwrap().message().ends_with("behind the lease of this database"));
-    other.batch_execute("SELECT insta_ids.reset_clock()").unwrap();
+    // The other database had leased a year ahead, too.
     assert!(other.query_one(mint, &[]).unwrap().get::<_, bool>(0));
     // What was minted before the clock was wrong, and while it was, does not come again now.
     let after = Minters::start(&cluster, "postgres", 8);

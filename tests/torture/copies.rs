@@ -77,6 +77,7 @@ fn restored_beside_others() {
         client("pg_dump", &source),
         client("pg_restore --exit-on-error", &copy)
     ));
+    // At once: nothing that was minted before the dump's lease was there is in the way.
     go_on(&copy, "restored", before);
     others.await_more(20_000);
     others.stop().check(1);
@@ -86,7 +87,8 @@ fn restored_beside_others() {
 #[test]
 #[cfg(feature = "pg18")]
 fn pg_upgrade() {
-    let setup = Command::new(checkout().join("scripts/setup")).env("PG", "16").env("PG_CONFIG", "").output().unwrap();
+    let setup =
+        Command::new(checkout().join("scripts/setup")).env("PG", "16").env("PG_CONFIG", "").output().unwrap();
     if !setup.status.success() {
         eprintln!("SKIPPED: there is no PostgreSQL 16 here: {}", String::from_utf8_lossy(&setup.stderr));
         return;

@@ -17,7 +17,8 @@ fn kill(pid: i32) {
 
 /// One of eight sessions is killed in the middle: a crash restart.
 fn kill_a_backend(cluster: &Cluster, behind_ms: i64, chance: &mut Chance) {
-    let pids = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    let pids =
+        "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
     let pids: Vec<i32> = cluster.connect().query(pids, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     cluster.set_clock(-behind_ms);
     kill(chance.of(&pids));

@@ -16,7 +16,8 @@ pub struct Chance(u64);
 
 impl Chance {
     pub fn new() -> Self {
-        let seed = std::env::var("TORTURE_SEED").map_or(1, |seed| seed.parse().expect("TORTURE_SEED is a number"));
+        let seed =
+            std::env::var("TORTURE_SEED").map_or(1, |seed| seed.parse().expect("TORTURE_SEED is a number"));
         println!("TORTURE={} TORTURE_SEED={seed}", times());
         Self(seed)
     }
@@ -92,7 +93,8 @@ impl Cluster {
 
     /// Makes what [`crate::minters`] need in a database.
     pub fn prepare(&self, database: &str) {
-        let objects = "CREATE EXTENSION insta_ids; CREATE SEQUENCE s; CREATE TABLE ids (id bigint PRIMARY KEY)";
+        let objects =
+            "CREATE EXTENSION insta_ids; CREATE SEQUENCE s; CREATE TABLE ids (id bigint PRIMARY KEY)";
         self.connect_to(database).batch_execute(objects).unwrap();
     }
 

@@ -69,7 +69,12 @@ impl Minters {
             minters.sessions.push(thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(mut client) = config.connect(NoTls) {
-                        mint(&mut client, &stop, &mut file, &Counters { given: &given, gap: &gap, refused: &refused });
+                        mint(
+                            &mut client,
+                            &stop,
+                            &mut file,
+                            &Counters { given: &given, gap: &gap, refused: &refused },
+                        );
                         file.write_all(&END_OF_SESSION.to_ne_bytes()).unwrap();
                     }
                     thread::sleep(Duration::from_millis(5));
@@ -169,7 +174,12 @@ fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counters: 
             Err(error) if error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
                 thread::sleep(Duration::from_millis(20));
             }
-            Err(_) => return,
+            // The server died, or was told to end the session; it is a standby; a call took too long.
+            Err(error) => {
+                let code = error.code().map_or("", SqlState::code);
+                assert!(code.is_empty() || code.starts_with("57") || code == "25006", "{error}");
+                return;
+            }
         }
         if rolled_back && client.batch_execute("ROLLBACK").is_err() {
             return;
@@ -231,6 +241,10 @@ impl Given {
         let (ids, duplicates) = (self.ids.len(), self.duplicates());
         println!("{ids} ids, {faults} faults, {duplicates} duplicates, {} out of order", self.disorders);
         let found = (duplicates, self.refused, self.disorders);
-        assert_eq!(found, (0, 0, 0), "duplicates, also in the table, and disorder in {ids} ids after {faults} faults");
+        assert_eq!(
+            found,
+            (0, 0, 0),
+            "duplicates, also in the table, and disorder in {ids} ids after {faults} faults"
+        );
     }
 }

@@ -1,0 +1,170 @@
+//! Promise: nothing that is passed to a function ends a session or shows an internal error.
+
+use std::thread;
+
+use crate::cluster::Cluster;
+
+/// All the functions, with arguments to be drawn.
+const FUNCTIONS: [&str; 14] = [
+    "next_id({int}, {sequence})",
+    "count(*) FROM next_ids({int}, {sequence}, {count})",
+    "make_id({time}, {int}, {bigint})",
+    "id_time({bigint})",
+    "id_shard({bigint})",
+    "id_seq({bigint})",
+    "id_parts({bigint})",
+    "id_min({time})",
+    "id_max({time})",
+    "id_between({bigint}, {time}, {time})",
+    "insta_ids.clock()",
+    "insta_ids.advance_clock({time})",
+    "insta_ids.stat_get_ids()",
+    "insta_ids.stat_reset()",
+];
+
+const EXTREMES: [&str; 9] = ["NULL", "0", "1", "-1", "8191", "8192", "1023", "1024", "86399999"];
+const TIMES: [&str; 9] = [
+    "NULL",
+    "'infinity'",
+    "'-infinity'",
+    "'4714-11-24 BC'",
+    "'294276-12-31 23:59:59.999999'",
+    "'2011-08-24 21:07:01.721+00'",
+    "'2046-06-27 17:00:49.496999+00'",
+    "now()",
+    "clock_timestamp() + interval '59 min'",
+];
+const SEQUENCES: [&str; 9] = [
+    "NULL",
+    "'s'",
+    "'cycle'",
+    "'negative'",
+    "'short'",
+    "'t'",
+    "0::oid",
+    "4294967295::oid",
+    "'insta_ids.lease'",
+];
+
+/// Draws expressions, always the same ones from a seed.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[usize::try_from(self.next() % all.len() as u64).unwrap()]
+    }
+
+    /// A value of any size: as many bits as are drawn, too.
+    fn number(&mut self, bits: u64) -> String {
+        if self.next() % 3 == 0 {
+            return self.of(&EXTREMES).to_owned();
+        }
+        let bits = self.next() % bits;
+        let value = i128::from(self.next() >> (63 - bits));
+        // In brackets, as the smallest number has no positive one.
+        if self.next() % 2 == 0 { format!("({value})") } else { format!("(-{value})") }
+    }
+
+    fn time(&mut self) -> String {
+        if self.next() % 2 == 0 {
+            return format!("timestamptz {}", self.of(&TIMES))
+                .replace("timestamptz now", "now")
+                .replace("timestamptz clock", "clock")
+                .replace("timestamptz NULL", "NULL");
+        }
+        // From 4713 BC to 294276, in microseconds.
+        let us = self.next() % 9_400_000_000_000_000_000;
+        format!("timestamptz '4713-01-01 BC' + interval '1 us' * {us}")
+    }
+
+    fn call(&mut self) -> String {
+        let mut call = self.of(&FUNCTIONS).to_owned();
+        while let Some(at) = call.find('{') {
+            let end = call.find('}').unwrap();
+            let argument = match &call[at + 1..end] {
+                "int" => format!("{}::int", self.number(31)),
+                "bigint" => format!("{}::bigint", self.number(63)),
+                "count" => {
+                    if self.next() % 2 == 0 {
+                        "3".into()
+                    } else {
+                        format!("least({}::int, 5)", self.number(31))
+                    }
+                }
+                "sequence" => format!("{}::regclass", self.of(&SEQUENCES)),
+                _ => self.time(),
+            };
+            call.replace_range(at..=end, &argument);
+        }
+        call
+    }
+}
+
+/// A million calls, and each error one that is meant for a user.
+#[test]
+fn a_million_calls() {
+    const SESSIONS: u64 = 4;
+    const ROUNDS: u64 = 250;
+    const CALLS: u64 = 1000;
+    let cluster = Cluster::start("fuzz");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE SEQUENCE s; CREATE SEQUENCE cycle MAXVALUE 3 CYCLE; CREATE SEQUENCE short MAXVALUE 9;
+             CREATE SEQUENCE negative INCREMENT -1; CREATE TABLE t ();
+             CREATE FUNCTION try(call text) RETURNS text LANGUAGE plpgsql AS $$
+             BEGIN
+                 EXECUTE 'SELECT ' || call;
+                 RETURN '00000';
+             EXCEPTION WHEN OTHERS THEN
+                 RETURN SQLSTATE;
+             END $$",
+        )
+        .unwrap();
+    let states: Vec<(String, u64)> = thread::scope(|scope| {
+        let sessions: Vec<_> = (0..SESSIONS)
+            .map(|session| {
+                let mut client = cluster.connect();
+                scope.spawn(move || {
+                    let mut draw = Draw(session);
+                    let mut states = std::collections::BTreeMap::<String, u64>::new();
+                    for _ in 0..ROUNDS {
+                        let calls: Vec<String> = (0..CALLS).map(|_| draw.call()).collect();
+                        let rows = client
+                            .query("SELECT call, try(call) FROM unnest($1::text[]) call", &[&calls])
+                            .unwrap();
+                        for row in rows {
+                            let (call, state): (&str, &str) = (row.get(0), row.get(1));
+                            assert!(!state.starts_with("XX"), "{call}: {state}");
+                            *states.entry(state.to_owned()).or_default() += 1;
+                        }
+                    }
+                    states
+                })
+            })
+            .collect();
+        sessions.into_iter().flat_map(|session| session.join().unwrap()).collect()
+    });
+    let mut by_state = std::collections::BTreeMap::<&str, u64>::new();
+    for (state, calls) in &states {
+        *by_state.entry(state).or_default() += calls;
+    }
+    println!("{by_state:?}");
+    assert_eq!(by_state.values().sum::<u64>(), SESSIONS * ROUNDS * CALLS);
+    // All that was drawn was understood: no call failed by its syntax, or by its arguments' types.
+    // A superuser who takes values of the lease itself pushes it ahead of the clock, up to where that is refused.
+    let meant = ["00000", "2200H", "22003", "22008", "22023", "42809", "42P01", "55000"];
+    assert!(by_state.keys().all(|state| meant.contains(state)), "{by_state:?}");
+    assert!(by_state["00000"] > SESSIONS * ROUNDS * CALLS / 4);
+    assert!(!cluster.log().contains("terminated by signal"));
+    client.query_one("SELECT insta_ids.reset_clock(), next_id(5, 's')", &[]).unwrap();
+}
