@@ -36,7 +36,11 @@ impl Paused {
     fn at(cluster: &Cluster, point: &str) -> Self {
         let mut client = cluster.connect();
         let pid = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
-        client.batch_execute(&format!("LOAD 'insta_ids'; SET insta_ids.pause_at = '{point}'")).unwrap();
+        client
+            .batch_execute(&format!(
+                "LOAD 'insta_ids'; SET insta_ids.pause_at = '{point}'; SET statement_timeout = 0"
+            ))
+            .unwrap();
         let (sender, given) = channel();
         thread::spawn(move || {
             // If the server dies, the session was given nothing.
