@@ -129,15 +129,13 @@ const CLOCK_HINT: &str = "Correct the clock; ids then go on by themselves. If th
 
 /// A time between two instants, as an operator reads it: `1 h 59 min 3.250 s`.
 fn duration(ms: i64) -> String {
-    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms % 60_000);
-    let mut text = String::new();
-    if hours > 0 {
-        text += &format!("{hours} h ");
+    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+    let seconds = format!("{seconds}.{:03} s", ms % 1000);
+    match (hours, minutes) {
+        (0, 0) => seconds,
+        (0, minutes) => format!("{minutes} min {seconds}"),
+        (hours, minutes) => format!("{hours} h {minutes} min {seconds}"),
     }
-    if hours > 0 || minutes > 0 {
-        text += &format!("{minutes} min ");
-    }
-    text + &format!("{}.{:03} s", seconds / 1000, seconds % 1000)
 }
 
 /// Tells the server's log what an operator should know of the clock.

@@ -1,4 +1,5 @@
 //! Clock and figures. Their SQL is in sql/clock.sql, as they live in the schema of administration.
+#![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::iter::TableIterator;
@@ -48,6 +49,7 @@ fn advance_clock(until: TimestampWithTimeZone) -> SqlResult<()> {
 }
 
 #[pg_extern(sql = false)]
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method itself is of one lifetime only")]
 fn reset_clock() -> SqlResult<()> {
     refuse_if_read_only(c"reset_clock()");
     let used = with_mint(shared::attach()?, |mint| mint.reset())?;

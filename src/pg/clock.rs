@@ -1,6 +1,6 @@
 //! The server's clocks, and waiting for them.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgrx::pg_sys;
@@ -24,9 +24,17 @@ const TRIES: u32 = 10;
 /// The number of the clock that nobody sets, in time.h.
 const CLOCK_MONOTONIC: c_int = if cfg!(target_os = "macos") { 6 } else { 1 };
 
+/// `struct timespec` of time.h.
+#[repr(C)]
+#[derive(Default)]
+struct Timespec {
+    seconds: c_long,
+    nanoseconds: c_long,
+}
+
 // SAFETY: declared as in time.h; the standard library's steady clock cannot be compared between processes.
 unsafe extern "C" {
-    fn clock_gettime(clock: c_int, time: *mut pg_sys::timespec) -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
 }
 
 /// The system clock and the steady clock, waited for on the session's latch.
@@ -87,8 +95,8 @@ fn system_us() -> i64 {
 
 /// A clock that nobody sets, the same in all processes of the machine, in microseconds.
 fn steady_us() -> i64 {
-    let mut time = pg_sys::timespec::default();
+    let mut time = Timespec::default();
     // SAFETY: `time` is ours to be written.
     unsafe { clock_gettime(CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec * 1_000_000 + time.tv_nsec / 1000
+    time.seconds * 1_000_000 + time.nanoseconds / 1000
 }

@@ -241,6 +241,8 @@ fn leases_change_hands() {
                 })
             })
             .collect();
-        sessions.into_iter().for_each(|session| session.join().unwrap());
+        for session in sessions {
+            session.join().unwrap();
+        }
     });
 }

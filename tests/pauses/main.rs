@@ -1,5 +1,6 @@
 //! Promise: never the same id twice, wherever a session is held up, while the others go on and the server
 //! then dies. The library under test is a build with the feature `pauses`.
+#![cfg(feature = "pauses")]
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../server/cluster.rs"]

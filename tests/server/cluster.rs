@@ -145,7 +145,7 @@ impl Cluster {
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.socket.join("log")).unwrap()
+        std::fs::read_to_string(self.socket.join("log")).unwrap_or_default()
     }
 }
 

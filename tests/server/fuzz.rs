@@ -65,17 +65,17 @@ impl Draw {
 
     /// A value of any size: as many bits as are drawn, too.
     fn number(&mut self, bits: u64) -> String {
-        if self.next() % 3 == 0 {
+        if self.next().is_multiple_of(3) {
             return self.of(&EXTREMES).to_owned();
         }
         let bits = self.next() % bits;
         let value = i128::from(self.next() >> (63 - bits));
         // In brackets, as the smallest number has no positive one.
-        if self.next() % 2 == 0 { format!("({value})") } else { format!("(-{value})") }
+        if self.next().is_multiple_of(2) { format!("({value})") } else { format!("(-{value})") }
     }
 
     fn time(&mut self) -> String {
-        if self.next() % 2 == 0 {
+        if self.next().is_multiple_of(2) {
             return format!("timestamptz {}", self.of(&TIMES))
                 .replace("timestamptz now", "now")
                 .replace("timestamptz clock", "clock")
@@ -94,7 +94,7 @@ impl Draw {
                 "int" => format!("{}::int", self.number(31)),
                 "bigint" => format!("{}::bigint", self.number(63)),
                 "count" => {
-                    if self.next() % 2 == 0 {
+                    if self.next().is_multiple_of(2) {
                         "3".into()
                     } else {
                         format!("least({}::int, 5)", self.number(31))

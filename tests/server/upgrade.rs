@@ -22,7 +22,7 @@ const SURFACE: &str = "
         LEFT JOIN pg_namespace n ON d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
         LEFT JOIN pg_class r ON d.classid = 'pg_class'::regclass AND r.oid = d.objid
         CROSS JOIN LATERAL (SELECT coalesce(p.proacl, n.nspacl, r.relacl) AS privileges) i
-        WHERE e.extname = 'insta_ids' AND d.deptype = 'e'
+        WHERE e.extname = 'insta_ids' AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass
         UNION ALL
         SELECT 'configuration ' || unnest(extconfig)::regclass FROM pg_extension WHERE extname = 'insta_ids'
     ) lines";

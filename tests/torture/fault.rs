@@ -6,12 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cluster::{Cluster, PRELOAD};
 
-/// How many times as long as `make test` does it: TORTURE, 1 by default.
+/// How many times as long as `make test` does it: `TORTURE`, 1 by default.
 pub fn times() -> u64 {
     std::env::var("TORTURE").map_or(1, |times| times.parse().expect("TORTURE is a number"))
 }
 
-/// Chance that can be repeated: TORTURE_SEED chooses it.
+/// Chance that can be repeated: `TORTURE_SEED` chooses it.
 pub struct Chance(u64);
 
 impl Chance {

@@ -51,9 +51,13 @@ fn several_databases() {
     let template = ids(&mut cluster.connect_to("a"), MINT);
     client.batch_execute("CREATE DATABASE b TEMPLATE a").unwrap();
     let minters = ["postgres", "a", "b"].map(|database| Minters::start(&cluster, database, 4));
-    minters.iter().for_each(|minters| minters.await_more(50_000));
+    for minters in &minters {
+        minters.await_more(50_000);
+    }
     let given = minters.map(Minters::stop);
-    given.iter().for_each(|given| given.check(0));
+    for given in &given {
+        given.check(0);
+    }
     cluster.stop_immediately();
     cluster.set_clock(-300_000);
     cluster.up();

@@ -161,7 +161,7 @@ fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counters: 
         }
         match copy(client, ROUND[round % ROUND.len()], |id| {
             log.write_all(&id.to_ne_bytes()).unwrap();
-            if counters.given.fetch_add(1, Ordering::Relaxed) % 64 == 0 {
+            if counters.given.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) {
                 counters.gap.fetch_max(u64::try_from(last.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
                 last = Instant::now();
             }

@@ -2,6 +2,8 @@
 SELECT d.deptype, pg_describe_object(d.classid, d.objid, 0) AS object
 FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
 WHERE e.extname = 'insta_ids' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+    -- Since PostgreSQL 18 a view's row type is among them.
+    AND d.classid <> 'pg_type'::regclass
 ORDER BY 2;
 
 \x
