@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Guard`]: the milliseconds of each residue | shared memory | never the same id twice |
 //! | [`SharedTime`]: the greatest clock reading | shared memory | time never goes back on a server |
-//! | [`Leases`]: a time that ids do not go beyond | shared memory and WAL | nor over a crash, restart or promotion |
+//! | [`Leases`]: a time that ids do not reach | shared memory and WAL | nor over a crash, restart or promotion |
 //! | [`SessionOrder`]: each sequence's last id | the session | a session's ids strictly increase |
 //!
 //! Clocks and the place where leases are written come in as arguments, so all of it is tested without a

@@ -129,8 +129,14 @@ impl SharedTime {
         if both.system() < stamp.at() {
             return Ok(Now { stamp, behind: Some(both), stepped_back_us });
         }
-        let stamp = self.raise(stamp.with(both.system().min(LAST)), pace, both.offset_us());
-        Ok(Now { stamp, behind: None, stepped_back_us })
+        let to = stamp.with(both.system().min(LAST));
+        let before = Stamp::from_bits(self.now.fetch_max(to.bits(), Ordering::Relaxed));
+        if before < to {
+            // Unless someone has set it meanwhile: a session that was held up here must not.
+            let _ =
+                self.pace_us.compare_exchange(pace, both.offset_us(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(Now { stamp: before.max(to), behind: None, stepped_back_us })
     }
 
     /// Raises the server's time to one that was used already, or that its operator asks for.
@@ -163,15 +169,6 @@ impl SharedTime {
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp::from_bits(self.now.load(Ordering::Relaxed))
-    }
-
-    /// Raises the time, and with it the pace, unless someone has set that since it was `pace`.
-    fn raise(&self, to: Stamp, pace: i64, new_pace: i64) -> Stamp {
-        let before = Stamp::from_bits(self.now.fetch_max(to.bits(), Ordering::Relaxed));
-        if before < to {
-            let _ = self.pace_us.compare_exchange(pace, new_pace, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        before.max(to)
     }
 
     /// Compares the two clocks with how they stood when they were `known` apart.

@@ -174,7 +174,7 @@ fn as_owner<T>(access: impl FnOnce() -> T) -> T {
 }
 
 /// Called by the server when a relation has changed, or all may have.
-unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
+extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
     if relation == pg_sys::Oid::INVALID || relation.to_u32() == KNOWN.load(Ordering::Relaxed) {
         KNOWN.store(0, Ordering::Relaxed);
     }

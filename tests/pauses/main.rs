@@ -3,6 +3,9 @@
 #![cfg(feature = "pauses")]
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../server/chance.rs"]
+#[allow(dead_code, reason = "shared with tests/server")]
+mod chance;
 #[path = "../server/cluster.rs"]
 #[allow(dead_code, reason = "shared with tests/server")]
 mod cluster;

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use crate::chance::Chance;
 use crate::cluster::Cluster;
 
 /// All the functions, with arguments to be drawn.
@@ -47,60 +48,47 @@ const SEQUENCES: [&str; 9] = [
 ];
 
 /// Draws expressions, always the same ones from a seed.
-struct Draw(u64);
+struct Draw(Chance);
 
 impl Draw {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[usize::try_from(self.next() % all.len() as u64).unwrap()]
-    }
-
     /// A value of any size: as many bits as are drawn, too.
     fn number(&mut self, bits: u64) -> String {
-        if self.next().is_multiple_of(3) {
-            return self.of(&EXTREMES).to_owned();
+        if self.0.next().is_multiple_of(3) {
+            return self.0.of(&EXTREMES).to_owned();
         }
-        let bits = self.next() % bits;
-        let value = i128::from(self.next() >> (63 - bits));
+        let bits = self.0.next() % bits;
+        let value = i128::from(self.0.next() >> (63 - bits));
         // In brackets, as the smallest number has no positive one.
-        if self.next().is_multiple_of(2) { format!("({value})") } else { format!("(-{value})") }
+        if self.0.next().is_multiple_of(2) { format!("({value})") } else { format!("(-{value})") }
     }
 
     fn time(&mut self) -> String {
-        if self.next().is_multiple_of(2) {
-            return format!("timestamptz {}", self.of(&TIMES))
+        if self.0.next().is_multiple_of(2) {
+            return format!("timestamptz {}", self.0.of(&TIMES))
                 .replace("timestamptz now", "now")
                 .replace("timestamptz clock", "clock")
                 .replace("timestamptz NULL", "NULL");
         }
         // From 4713 BC to 294276, in microseconds.
-        let us = self.next() % 9_400_000_000_000_000_000;
+        let us = self.0.next() % 9_400_000_000_000_000_000;
         format!("timestamptz '4713-01-01 BC' + interval '1 us' * {us}")
     }
 
     fn call(&mut self) -> String {
-        let mut call = self.of(&FUNCTIONS).to_owned();
+        let mut call = self.0.of(&FUNCTIONS).to_owned();
         while let Some(at) = call.find('{') {
             let end = call.find('}').unwrap();
             let argument = match &call[at + 1..end] {
                 "int" => format!("{}::int", self.number(31)),
                 "bigint" => format!("{}::bigint", self.number(63)),
                 "count" => {
-                    if self.next().is_multiple_of(2) {
+                    if self.0.next().is_multiple_of(2) {
                         "3".into()
                     } else {
                         format!("least({}::int, 5)", self.number(31))
                     }
                 }
-                "sequence" => format!("{}::regclass", self.of(&SEQUENCES)),
+                "sequence" => format!("{}::regclass", self.0.of(&SEQUENCES)),
                 _ => self.time(),
             };
             call.replace_range(at..=end, &argument);
@@ -135,7 +123,7 @@ fn a_million_calls() {
             .map(|session| {
                 let mut client = cluster.connect();
                 scope.spawn(move || {
-                    let mut draw = Draw(session);
+                    let mut draw = Draw(Chance::from_seed(session));
                     let mut states = std::collections::BTreeMap::<String, u64>::new();
                     for _ in 0..ROUNDS {
                         let calls: Vec<String> = (0..CALLS).map(|_| draw.call()).collect();

@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 mod availability;
+mod chance;
 #[allow(dead_code, reason = "shared with tests/torture")]
 mod cluster;
 mod docs;

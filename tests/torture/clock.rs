@@ -7,7 +7,7 @@ use postgres::error::SqlState;
 
 use crate::cluster::Cluster;
 use crate::fault::{now_ms, times};
-use crate::minters::{AHEAD_MS, Given, Minters};
+use crate::minters::{AHEAD_MS, Given, Minters, mint};
 
 /// By 1 ms, 1.5 s, 5 min, 59 min: no stall, no repetition, no step back in any session, one line in the log.
 fn steps_back(increment: u64) {
@@ -100,32 +100,26 @@ fn a_clock_that_ran_a_year_ahead() {
     client.batch_execute("CREATE DATABASE other").unwrap();
     let mut other = cluster.connect_to("other");
     other.batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s").unwrap();
-    let before = Minters::start(&cluster, "postgres", 4);
-    before.await_more(50_000);
-    let before = before.stop();
+    let before = mint(&cluster, "postgres", 4, 50_000);
     cluster.set_clock(YEAR_MS);
-    let ahead = Minters::start(&cluster, "postgres", 4);
-    ahead.await_more(50_000);
-    let ahead = ahead.stop();
+    let ahead = mint(&cluster, "postgres", 4, 50_000);
     other.query_one("SELECT next_id(5, 's')", &[]).unwrap();
     assert!(ahead.oldest_ms() > now_ms() + YEAR_MS - 60_000);
     cluster.set_clock(0);
-    let mint = "SELECT id_time(next_id(5, 's')) BETWEEN now() - interval '1 ms' AND clock_timestamp() + interval '10 ms'";
+    let on_time = "SELECT id_time(next_id(5, 's')) BETWEEN now() - interval '1 ms' AND clock_timestamp() + interval '10 ms'";
     for session in [&mut client, &mut other] {
-        let error = session.query(mint, &[]).unwrap_err();
+        let error = session.query(on_time, &[]).unwrap_err();
         let error = error.as_db_error().unwrap();
         assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
         assert!(error.message().starts_with("clock is 87"), "{}", error.message());
     }
     client.batch_execute("SELECT insta_ids.reset_clock()").unwrap();
     assert!(cluster.log().contains("WARNING:  ids of times from"));
-    assert!(client.query_one(mint, &[]).unwrap().get::<_, bool>(0));
+    assert!(client.query_one(on_time, &[]).unwrap().get::<_, bool>(0));
     // The other database had leased a year ahead, too.
-    assert!(other.query_one(mint, &[]).unwrap().get::<_, bool>(0));
+    assert!(other.query_one(on_time, &[]).unwrap().get::<_, bool>(0));
     // What was minted before the clock was wrong, and while it was, does not come again now.
-    let after = Minters::start(&cluster, "postgres", 8);
-    after.await_more(200_000);
-    let after = after.stop();
+    let after = mint(&cluster, "postgres", 8, 200_000);
     assert!(after.newest_ms() <= now_ms() + AHEAD_MS);
     before.and(ahead).and(after).check(2);
 }

@@ -7,14 +7,12 @@ use crate::cluster::checkout;
 use crate::cluster::{Cluster, pg_config};
 #[cfg(feature = "pg18")]
 use crate::fault::TIMED;
-use crate::minters::{AHEAD_MS, Given, Minters};
+use crate::minters::{Given, Minters, mint};
 
 /// A server with ids in it that are five minutes ahead of the clock of the servers to come.
 fn source() -> (Cluster, Given) {
     let source = Cluster::with_clock("source");
-    let minters = Minters::start(&source, "postgres", 8);
-    minters.await_more(100_000);
-    let given = minters.stop();
+    let given = mint(&source, "postgres", 8, 100_000);
     (source, given)
 }
 
@@ -29,11 +27,8 @@ fn client(program: &str, cluster: &Cluster) -> String {
 
 /// Mints in the copy, and compares with what was given before.
 fn go_on(copy: &Cluster, database: &str, before: Given) {
-    let minters = Minters::start(copy, database, 8);
-    minters.await_more(100_000);
-    let after = minters.stop();
-    assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back");
-    before.and(after).check(1);
+    let after = mint(copy, database, 8, 100_000);
+    before.check_going_on(after);
 }
 
 #[test]
@@ -100,9 +95,7 @@ fn pg_upgrade() {
     let source = Cluster::made_by(&old, "source", &settings).and_timed();
     source.up();
     source.prepare("postgres");
-    let minters = Minters::start(&source, "postgres", 8);
-    minters.await_more(100_000);
-    let before = minters.stop();
+    let before = mint(&source, "postgres", 8, 100_000);
     source.stop();
     let copy = Cluster::timed("upgraded", &[&["make"], &TIMED[..]].concat());
     copy.script("upgrade", &["source", old.strip_suffix("/pg_config").unwrap()]);

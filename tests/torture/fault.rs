@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::chance::Chance;
 use crate::cluster::{Cluster, PRELOAD};
 
 /// How many times as long as `make test` does it: `TORTURE`, 1 by default.
@@ -12,29 +13,11 @@ pub fn times() -> u64 {
 }
 
 /// Chance that can be repeated: `TORTURE_SEED` chooses it.
-pub struct Chance(u64);
-
-impl Chance {
-    pub fn new() -> Self {
-        let seed =
-            std::env::var("TORTURE_SEED").map_or(1, |seed| seed.parse().expect("TORTURE_SEED is a number"));
-        println!("TORTURE={} TORTURE_SEED={seed}", times());
-        Self(seed)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % end
-    }
-
-    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
-    }
+pub fn chance() -> Chance {
+    let seed =
+        std::env::var("TORTURE_SEED").map_or(1, |seed| seed.parse().expect("TORTURE_SEED is a number"));
+    println!("TORTURE={} TORTURE_SEED={seed}", times());
+    Chance::from_seed(seed)
 }
 
 /// The clock of this machine, in Unix milliseconds: the one that servers have until theirs is set.

@@ -7,7 +7,7 @@ use postgres::error::SqlState;
 
 use crate::cluster::{Cluster, disorders, duplicates, ids};
 use crate::fault::now_ms;
-use crate::minters::{AHEAD_MS, Given, Minters};
+use crate::minters::{AHEAD_MS, Given, Minters, mint};
 
 const MINT: &str = "SELECT next_id(5, 's') FROM generate_series(1, 1000)";
 
@@ -15,9 +15,7 @@ const MINT: &str = "SELECT next_id(5, 's') FROM generate_series(1, 1000)";
 #[test]
 fn first_calls_at_once() {
     let cluster = Cluster::with_clock("first_calls");
-    let minters = Minters::start(&cluster, "postgres", 8);
-    minters.await_more(100_000);
-    let before = minters.stop();
+    let before = mint(&cluster, "postgres", 8, 100_000);
     cluster.stop_immediately();
     cluster.set_clock(-300_000);
     cluster.up();
@@ -64,9 +62,7 @@ fn several_databases() {
     let leases = "SELECT lease FROM insta_ids.clock()";
     for (database, before) in ["postgres", "a", "b"].iter().zip(given) {
         assert!(cluster.connect_to(database).query_one(leases, &[]).is_ok());
-        let minters = Minters::start(&cluster, database, 4);
-        minters.await_more(20_000);
-        let after = minters.stop();
+        let after = mint(&cluster, database, 4, 20_000);
         assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back in {database}");
         assert!(after.oldest_ms() > Given::time_of(*template.last().unwrap()));
         before.and(after).check(1);
@@ -103,18 +99,13 @@ fn the_extension_is_dropped_and_made_again() {
 #[test]
 fn the_extension_is_made_again_and_the_server_stops() {
     let cluster = Cluster::with_clock("made_again");
-    let minters = Minters::start(&cluster, "postgres", 4);
-    minters.await_more(50_000);
-    let before = minters.stop();
+    let before = mint(&cluster, "postgres", 4, 50_000);
     cluster.connect().batch_execute("DROP EXTENSION insta_ids; CREATE EXTENSION insta_ids").unwrap();
     cluster.stop();
     cluster.set_clock(-300_000);
     cluster.up();
-    let minters = Minters::start(&cluster, "postgres", 4);
-    minters.await_more(50_000);
-    let after = minters.stop();
-    assert!(after.oldest_ms() >= before.newest_ms() - AHEAD_MS, "time went back");
-    before.and(after).check(1);
+    let after = mint(&cluster, "postgres", 4, 50_000);
+    before.check_going_on(after);
 }
 
 /// Not only written, but flushed, before a time under it is used.

@@ -23,6 +23,13 @@ const ROUND: [&str; 3] = [
     "COPY (INSERT INTO ids SELECT next_id(5, 's') FROM generate_series(1, 500) RETURNING id) TO STDOUT (FORMAT binary)",
 ];
 
+/// Mints so many ids, and a few more.
+pub fn mint(cluster: &Cluster, database: &str, sessions: usize, ids: u64) -> Given {
+    let minters = Minters::start(cluster, database, sessions);
+    minters.await_more(ids);
+    minters.stop()
+}
+
 /// Stands in a log where a session ended.
 const END_OF_SESSION: i64 = 0;
 
@@ -69,7 +76,7 @@ impl Minters {
             minters.sessions.push(thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(mut client) = config.connect(NoTls) {
-                        mint(
+                        mint_in(
                             &mut client,
                             &stop,
                             &mut file,
@@ -151,7 +158,7 @@ struct Counters<'a> {
 }
 
 /// Mints until the session ends, by what happens to the server.
-fn mint(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counters: &Counters<'_>) {
+fn mint_in(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counters: &Counters<'_>) {
     let mut last = Instant::now();
     let mut round = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -234,6 +241,12 @@ impl Given {
         let mut ids = self.ids.clone();
         ids.sort_unstable();
         ids.windows(2).filter(|pair| pair[0] == pair[1]).count()
+    }
+
+    /// After a fault, `after` was minted: time did not go back, and nothing came again.
+    pub fn check_going_on(self, after: Self) {
+        assert!(after.oldest_ms() >= self.newest_ms() - AHEAD_MS, "time went back");
+        self.and(after).check(1);
     }
 
     /// No id came twice, and each session's strictly increase.
