@@ -18,12 +18,16 @@ INSERT INTO cases (name, expression, loop, base) VALUES
     ('clock_timestamp()', 'clock_timestamp()', 's', 'nextval'),
     ('nextval', 'nextval(s)', 's', 'nextval'),
     ('next_id', 'next_id(5, s)', 's', 'nextval'),
+    ('next_id, layout', 'next_id(5, s, ''instagram'')', 's', 'next_id'),
+    ('next_id, twitter', 'next_id(5, s, ''twitter'')', 's', 'next_id'),
     ('published PL/pgSQL', 'insta5.published_next_id()', 's', 'nextval'),
     ('nextval, CACHE 32', 'nextval(c)', 's', 'nextval, CACHE 32'),
     ('next_id, CACHE 32', 'next_id(5, c)', 's', 'nextval, CACHE 32'),
     ('id >> 23', 'id >> 23', 's', 'id >> 23'),
     ('id_time(id)', 'id_time(id)', 's', 'id >> 23'),
-    ('id_shard(id)', 'id_shard(id)', 's', 'id >> 23');
+    ('id_time(id), layout', 'id_time(id, ''instagram'')', 's', 'id >> 23'),
+    ('id_shard(id)', 'id_shard(id)', 's', 'id >> 23'),
+    ('id_between(id)', 'id_between(id, ''2026-01-01'', ''2027-01-01'') OR NULL', 's', 'id >> 23');
 CREATE TABLE timings (name text, ns float);
 
 CREATE PROCEDURE measure(rounds int, calls int) LANGUAGE plpgsql AS $$

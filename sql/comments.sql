@@ -3,26 +3,78 @@
 -- Minting
 COMMENT ON FUNCTION next_id(integer, regclass) IS
     'next id of a shard, from the sequence and the clock';
+COMMENT ON FUNCTION next_id(integer, regclass, id_layout) IS
+    'next id of a shard, from the sequence and the clock';
 COMMENT ON FUNCTION next_ids(integer, regclass, integer) IS
     'next ids of a shard, count of them';
+COMMENT ON FUNCTION next_ids(integer, regclass, integer, id_layout) IS
+    'next ids of a shard, count of them';
 COMMENT ON FUNCTION make_id(timestamptz, integer, bigint) IS
+    'id of an instant, a shard and a sequence value; not a new one';
+COMMENT ON FUNCTION make_id(timestamptz, integer, bigint, id_layout) IS
     'id of an instant, a shard and a sequence value; not a new one';
 
 -- Reading
 COMMENT ON FUNCTION id_time(bigint) IS
-    'time of an id, to the millisecond';
+    'time of an id, to the unit of its layout';
+COMMENT ON FUNCTION id_time(bigint, id_layout) IS
+    'time of an id, to the unit of its layout';
 COMMENT ON FUNCTION id_shard(bigint) IS
-    'shard of an id, 0 to 8191';
+    'shard of an id';
+COMMENT ON FUNCTION id_shard(bigint, id_layout) IS
+    'shard of an id';
 COMMENT ON FUNCTION id_seq(bigint) IS
-    'sequence value of an id modulo 1024';
+    'sequence value of an id, modulo what its field holds';
+COMMENT ON FUNCTION id_seq(bigint, id_layout) IS
+    'sequence value of an id, modulo what its field holds';
 COMMENT ON FUNCTION id_parts(bigint) IS
     'time, shard and sequence value of an id';
+COMMENT ON FUNCTION id_parts(bigint, id_layout) IS
+    'time, shard and sequence value of an id';
+COMMENT ON FUNCTION id_json(bigint) IS
+    'parts of an id as JSON, the id itself as a string';
+COMMENT ON FUNCTION id_json(bigint, id_layout) IS
+    'parts of an id as JSON, the id itself as a string';
 COMMENT ON FUNCTION id_min(timestamptz) IS
-    'smallest id of a millisecond';
+    'smallest id of an instant';
+COMMENT ON FUNCTION id_min(timestamptz, id_layout) IS
+    'smallest id of an instant';
 COMMENT ON FUNCTION id_max(timestamptz) IS
-    'greatest id of a millisecond';
+    'greatest id of an instant';
+COMMENT ON FUNCTION id_max(timestamptz, id_layout) IS
+    'greatest id of an instant';
 COMMENT ON FUNCTION id_between(bigint, timestamptz, timestamptz) IS
     'whether an id is from lo (inclusive) to hi (exclusive)';
+COMMENT ON FUNCTION id_between(bigint, timestamptz, timestamptz, id_layout) IS
+    'whether an id is from lo (inclusive) to hi (exclusive)';
+COMMENT ON FUNCTION id_shortcode(bigint) IS
+    'short code of an id, as in Instagram''s URLs';
+COMMENT ON FUNCTION shortcode_id(text) IS
+    'id of a short code';
+
+-- Layouts
+COMMENT ON TYPE id_layout IS
+    'what an id is made of: the widths of its fields, its epoch, its unit of time';
+COMMENT ON FUNCTION id_layout_in(cstring) IS
+    'I/O of layouts';
+COMMENT ON FUNCTION id_layout_out(id_layout) IS
+    'I/O of layouts';
+COMMENT ON FUNCTION id_layout_recv(internal) IS
+    'I/O of layouts';
+COMMENT ON FUNCTION id_layout_send(id_layout) IS
+    'I/O of layouts';
+COMMENT ON FUNCTION id_layout_eq(id_layout, id_layout) IS
+    'comparison of layouts';
+COMMENT ON FUNCTION id_layout_ne(id_layout, id_layout) IS
+    'comparison of layouts';
+COMMENT ON FUNCTION id_layout_hash(id_layout) IS
+    'hash of a layout';
+COMMENT ON FUNCTION id_layout_hash_extended(id_layout, bigint) IS
+    'hash of a layout';
+COMMENT ON OPERATOR =(id_layout, id_layout) IS
+    'equal';
+COMMENT ON OPERATOR <>(id_layout, id_layout) IS
+    'not equal';
 
 -- Clock and figures
 COMMENT ON FUNCTION insta_ids.clock() IS

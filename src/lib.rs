@@ -6,6 +6,7 @@
 
 mod api;
 pub mod id;
+mod json;
 pub mod mint;
 mod pg;
 mod report;
@@ -17,9 +18,24 @@ use pgrx::prelude::*;
 
 extension_sql_file!("../sql/before.sql", name = "before", bootstrap);
 extension_sql_file!(
+    "../sql/layouts.sql",
+    name = "layouts",
+    requires = ["before"],
+    creates = [Type(crate::pg::layout::StoredLayout)]
+);
+extension_sql_file!(
     "../sql/reading.sql",
     name = "reading",
-    requires = [api::reading::id_time, api::reading::id_shard, api::reading::id_seq, api::reading::id_min]
+    requires = [
+        api::reading::id_time,
+        api::reading::id_time_layout,
+        api::reading::id_shard,
+        api::reading::id_shard_layout,
+        api::reading::id_seq,
+        api::reading::id_seq_layout,
+        api::reading::id_min,
+        api::reading::id_min_layout,
+    ]
 );
 extension_sql_file!("../sql/clock.sql", name = "clock");
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);

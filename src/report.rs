@@ -3,7 +3,7 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::id::{self, EPOCH, LAST, MAX_SHARD, Millis};
+use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, shortened};
 use crate::mint::{Event, Refusal};
 use crate::pg::lease::NoLease;
 use crate::pg::sequence::NoSuchRelation;
@@ -17,22 +17,39 @@ pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
 /// A count of ids below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
 
+/// An id below zero, which has no short code.
+pub(crate) struct NegativeId(pub(crate) i64);
+
+/// A text that is no layout.
+pub(crate) struct NotALayout<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) why: TextError,
+}
+
+/// A text that is no short code.
+pub(crate) struct NotAShortcode<'a> {
+    pub(crate) code: &'a str,
+    pub(crate) why: ShortcodeError,
+}
+
 impl From<id::Error> for ErrorReport {
     fn from(error: id::Error) -> Self {
         match error {
-            id::Error::ShardOutOfRange(shard) => report(
+            id::Error::ShardOutOfRange { shard, last } => report(
                 PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
                 format!("shard {shard} is out of range"),
             )
-            .set_detail(format!("Shards are numbered from 0 to {MAX_SHARD}.")),
+            .set_detail(match last {
+                0 => "The layout has no shard, so it must be 0.".into(),
+                _ => format!("Shards are numbered from 0 to {last}."),
+            }),
             id::Error::NegativeSequence(value) => report(
                 PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
                 format!("sequence value {value} is negative"),
             )
-            .set_detail("An id holds the value modulo 1024, which is negative for a negative value.")
+            .set_detail("An id holds a remainder of the value, which is negative for a negative value.")
             .set_hint("Give the sequence a MINVALUE of 0 or more, and restart it there."),
-            id::Error::BeforeEpoch(at) => time_out_of_range(at, "before the first id"),
-            id::Error::PastLast(at) => time_out_of_range(at, "past the last id"),
+            id::Error::TimeOutOfRange { at, times } => time_out_of_range(at, times),
         }
     }
 }
@@ -167,9 +184,56 @@ impl From<NegativeCount> for ErrorReport {
     }
 }
 
-fn time_out_of_range(at: Millis, place: &str) -> ErrorReport {
+impl From<NegativeId> for ErrorReport {
+    fn from(NegativeId(id): NegativeId) -> Self {
+        report(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("id {id} is negative"))
+            .set_detail("Short codes stand for 0 and more.")
+    }
+}
+
+impl From<NotALayout<'_>> for ErrorReport {
+    fn from(NotALayout { text, why }: NotALayout<'_>) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
+            format!("invalid input syntax for type id_layout: \"{}\"", shortened(text)),
+        )
+        .set_detail(why.to_string())
+        .set_hint(format!(
+            "A layout is like \"{}\", or one of: {}.",
+            Layout::INSTAGRAM,
+            Layout::PRESETS.map(|(name, _)| name).join(", ")
+        ))
+    }
+}
+
+impl From<Invalid> for ErrorReport {
+    fn from(why: Invalid) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_BINARY_REPRESENTATION,
+            "incorrect binary data for type id_layout",
+        )
+        .set_detail(why.to_string())
+    }
+}
+
+impl From<NotAShortcode<'_>> for ErrorReport {
+    fn from(NotAShortcode { code, why }: NotAShortcode<'_>) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
+            format!("invalid short code: \"{}\"", shortened(code)),
+        )
+        .set_detail(why.to_string())
+    }
+}
+
+fn time_out_of_range(at: Millis, times: Times) -> ErrorReport {
+    let place = if at < times.first { "before the first id" } else { "past the last id" };
     report(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, format!("time {} is {place}", timestamp_of(at)))
-        .set_detail(format!("Ids hold times from {} to {}.", timestamp_of(EPOCH), timestamp_of(LAST)))
+        .set_detail(format!(
+            "Ids hold times from {} to {}.",
+            timestamp_of(times.first),
+            timestamp_of(times.last)
+        ))
 }
 
 #[track_caller]

@@ -7,8 +7,9 @@ use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
 
 use super::with_mint;
-use crate::id::{Id, Seq, Shard};
+use crate::id::{Id, Layout, Shard};
 use crate::mint::{Key, SessionOrder};
+use crate::pg::layout::StoredLayout;
 use crate::pg::pauses;
 use crate::pg::sequence::{Sequence, database};
 use crate::pg::shared;
@@ -21,35 +22,69 @@ thread_local! {
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
 fn next_id(shard: i32, seq_name: Sequence) -> SqlResult<i64> {
-    generate(Shard::new(shard)?, seq_name).map(Id::bits)
+    generate(Layout::INSTAGRAM, Layout::INSTAGRAM.shard(shard)?, seq_name).map(Id::bits)
+}
+
+#[pg_extern(name = "next_id", volatile, strict, parallel_unsafe)]
+fn next_id_layout(shard: i32, seq_name: Sequence, layout: StoredLayout) -> SqlResult<i64> {
+    let layout = Layout::try_from(layout)?;
+    generate(layout, layout.shard(shard)?, seq_name).map(Id::bits)
 }
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
 fn next_ids(shard: i32, seq_name: Sequence, count: i32) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    let shard = Shard::new(shard)?;
-    if count < 0 {
-        return Err(NegativeCount(count).into());
-    }
-    let id = move |_| generate(shard, seq_name).map(Id::bits).unwrap_or_report();
-    Ok(SetOfIterator::new((0..count).map(id)))
+    several(Layout::INSTAGRAM, shard, seq_name, count)
+}
+
+#[pg_extern(name = "next_ids", volatile, strict, parallel_unsafe)]
+fn next_ids_layout(
+    shard: i32,
+    seq_name: Sequence,
+    count: i32,
+    layout: StoredLayout,
+) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
+    several(layout.try_into()?, shard, seq_name, count)
 }
 
 #[pg_extern(immutable, strict, parallel_safe)]
 fn make_id(at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
-    Ok(Id::new(millis_of(at), Shard::new(shard)?, Seq::of(seq)?)?.bits())
+    made(Layout::INSTAGRAM, at, shard, seq)
+}
+
+#[pg_extern(name = "make_id", immutable, strict, parallel_safe)]
+fn make_id_layout(at: TimestampWithTimeZone, shard: i32, seq: i64, layout: StoredLayout) -> SqlResult<i64> {
+    made(layout.try_into()?, at, shard, seq)
+}
+
+fn several(
+    layout: Layout,
+    shard: i32,
+    sequence: Sequence,
+    count: i32,
+) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
+    let shard = layout.shard(shard)?;
+    if count < 0 {
+        return Err(NegativeCount(count).into());
+    }
+    let id = move |_| generate(layout, shard, sequence).map(Id::bits).unwrap_or_report();
+    Ok(SetOfIterator::new((0..count).map(id)))
+}
+
+fn made(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
+    Ok(layout.id(millis_of(at), layout.shard(shard)?, layout.seq(seq)?)?.bits())
 }
 
 /// The next id of a shard from a sequence: `nextval`, then the mint loop.
-fn generate(shard: Shard, sequence: Sequence) -> SqlResult<Id> {
+fn generate(layout: Layout, shard: Shard, sequence: Sequence) -> SqlResult<Id> {
     let server = shared::attach()?;
-    let seq = Seq::of(sequence.next()?)?;
+    let seq = layout.seq(sequence.next()?)?;
     pauses::at("after nextval");
-    let key = Key::new(server.seed, database(), sequence.oid(), shard);
-    let slot = server.guard.0.slot(key, seq);
+    let key = Key::new(server.seed, database(), sequence.oid(), shard, layout);
+    let slot = server.guard.0.slot(key, layout, seq);
     ORDER.with_borrow_mut(|order| {
         let last = order.last(key, server.time.0.stamp());
-        let minted = with_mint(server, |mint| mint.claim(slot, last.earliest(seq), shard, seq))?;
-        last.record(minted.at, seq);
+        let minted = with_mint(server, |mint| mint.claim(layout, slot, last.earliest(seq), shard, seq))?;
+        last.record(minted.until, seq);
         pauses::at("claimed");
         Ok(minted.id)
     })

@@ -2,6 +2,7 @@
 //! its arguments into the types of [`crate::id`], and errors into [`crate::report`]'s.
 
 mod clock;
+mod layouts;
 mod minting;
 mod reading;
 

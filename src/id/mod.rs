@@ -1,4 +1,4 @@
-//! What an id is: 41 bits of time, 13 of shard, 10 of sequence.
+//! What an id is: a time, a shard and a sequence field, where a layout says.
 //!
 //! Pure arithmetic over values: this module knows no server, no clock and no sequence.
 //!
@@ -6,9 +6,15 @@
 //! Mike Krieger, "Sharding & IDs at Instagram", Instagram Engineering, 2011.
 
 mod error;
+pub mod hash;
+pub mod instant;
 mod layout;
 mod parts;
+pub mod shortcode;
+mod text;
 
-pub use error::Error;
-pub use layout::{EPOCH, LAST, MAX_SHARD, RESIDUES};
+pub use error::{Error, Times};
+pub use layout::{Fields, Invalid, Layout};
 pub use parts::{Id, Millis, Seq, Shard};
+pub use shortcode::ShortcodeError;
+pub use text::{TextError, shortened};

@@ -2,7 +2,7 @@
 
 use super::time::Now;
 use super::{LeaseKey, Leases, Reading, Record, SharedTime, Slot, Stamp, Stats};
-use crate::id::{self, Id, Millis, Seq, Shard};
+use crate::id::{self, Id, Layout, Millis, Seq, Shard, Times};
 
 /// The clocks that ids are minted by, and the way to let them go on.
 pub trait Clock {
@@ -103,55 +103,67 @@ pub struct Mint<'a, C, R> {
 pub struct Minted {
     /// The id.
     pub id: Id,
-    /// Its millisecond.
-    pub at: Stamp,
+    /// The last millisecond of its unit of time.
+    pub until: Stamp,
 }
 
 impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// Claims the next id of a residue, not before `earliest`.
     ///
-    /// With R the server's time and D `max_ahead_ms`, each id claimed has R <= its time <= R + D, and R
-    /// never falls: so an id asked for after another was returned is at most D older. Where that leaves no
-    /// millisecond, which is how a sequence is held to the format's 1024 ids per millisecond, this waits,
-    /// and claims nothing before it waits: a session that is stopped meanwhile leaves no mark.
+    /// With R the server's time and D `max_ahead_ms`, each id claimed is of the unit of time that holds R, or of
+    /// a later one that begins at R + D at the latest, and R never falls: so an id asked for after another was
+    /// returned is at most D older, to the layout's unit. Where that leaves no unit, which is how a sequence
+    /// is held to what its layout has (Instagram's: 1024 ids per millisecond), this waits, and claims nothing
+    /// before it waits: a session that is stopped meanwhile leaves no mark.
     ///
     /// # Errors
     /// [`Refusal`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
     /// lease, 55000 else.
-    pub fn claim(&self, slot: Slot<'_>, earliest: Stamp, shard: Shard, seq: Seq) -> Result<Minted, Refusal> {
+    pub fn claim(
+        &self,
+        layout: Layout,
+        slot: Slot<'_>,
+        earliest: Stamp,
+        shard: Shard,
+        seq: Seq,
+    ) -> Result<Minted, Refusal> {
+        let times = layout.times();
+        let rest_ms = i64::from(layout.fields().unit_ms) - 1;
         loop {
             // The lease before the time: whoever published it has raised the time to what it follows.
             let lease = self.leases.until(self.database);
             // The slot before the time: then what others did to it is within their time, so within ours,
             // and a session that was held up here does not wait for what is past.
             let used = slot.used();
-            let now = self.now()?;
+            let now = self.now(times)?;
             let first = if earliest.generation() == now.stamp.generation() {
                 now.stamp.max(earliest)
             } else {
                 now.stamp
             };
-            let at = now.stamp.with(used.first_free(now.stamp.at(), first.at()));
-            let due = at.at().plus(-self.max_ahead_ms);
+            let at = slot.first_free(used, layout, now.stamp.at(), first.at());
+            let due = at.plus(-self.max_ahead_ms);
             if due > now.stamp.at() {
                 self.wait(&now, due);
                 continue;
             }
-            let id = Id::new(at.at(), shard, seq)?;
-            if !self.leased(lease, at, now.stamp)? {
+            let id = layout.id(at, shard, seq)?;
+            // The whole unit: after a crash, ids go on from the end of the lease, and that must not be in it.
+            let until = now.stamp.with(at.plus(rest_ms));
+            if !self.leased(lease, until, now.stamp, times)? {
                 continue;
             }
             // If the server's time was reset meanwhile, the id is of a time that is no more.
-            if slot.claim(used, at.at()) && self.time.stamp().generation() == at.generation() {
-                self.stats.minted(self.session, at > first);
-                return Ok(Minted { id, at });
+            if slot.claim(used, at) && self.time.stamp().generation() == until.generation() {
+                self.stats.minted(self.session, at > first.at());
+                return Ok(Minted { id, until });
             }
         }
     }
 
     /// The server's time, after a look at the clock.
-    pub(super) fn now(&self) -> Result<Now, Refusal> {
-        let now = self.time.now(self.clock)?;
+    pub(super) fn now(&self, times: Times) -> Result<Now, Refusal> {
+        let now = self.time.now(self.clock, times)?;
         if let Some(us) = now.stepped_back_us {
             self.stats.stepped_back(us);
             self.clock.tell(Event::SteppedBack { us });

@@ -1,58 +1,122 @@
-//! The guard: no residue of a sequence is used twice in one millisecond.
+//! The guard: no residue of a sequence is used twice in one unit of its layout's time.
 //!
-//! Ids of one sequence and shard differ in their sequence field, or in their millisecond. So it is
-//! enough to keep, for each of the 1024 residues, in which milliseconds it was used, and to let the next
-//! use find a free one. That holds whatever the sequence does: any CACHE, INCREMENT, CYCLE, `setval`,
-//! RESTART.
+//! Ids of one sequence, shard and layout differ in their sequence field, or in their time. So it is
+//! enough to keep, for each residue, in which milliseconds it was used, and to let the next use find a free
+//! unit. That holds whatever the sequence does: any CACHE, INCREMENT, CYCLE, `setval`, RESTART.
 //!
-//! A sequence and shard hash to one of 1024 windows of 1024 slots, 8 MB in all whatever the number of
-//! sequences. Two that share a window can push each other a millisecond on; they cannot repeat an id.
-//! There is nothing to evict, and no lock: a slot is claimed by one compare-and-swap. Uniqueness needs no
-//! ordering beyond it; release and acquire let who reads a slot see at least the shared time it was
-//! claimed under.
+//! A sequence, shard and layout hash to a place among a million slots, 8 MB in all whatever the number of
+//! sequences, and use as many from there on as there are residues. Two that share slots can push each other on;
+//! they cannot repeat an id. There is nothing to evict, and no lock: a slot is claimed by one
+//! compare-and-swap. Uniqueness needs no ordering beyond it; release and acquire let who reads a slot see at
+//! least the shared time it was claimed under.
 
 use super::MOST_AHEAD_MS;
 use super::atomic::{AtomicU64, Ordering};
-use crate::id::{Millis, RESIDUES, Seq, Shard};
+use crate::id::hash::mix;
+use crate::id::{Layout, Millis, Seq, Shard};
 
-const WINDOW_BITS: u32 = 10;
+/// How many residues of a sequence have slots of their own; the others share them. More than are used up in a
+/// millisecond.
+const MOST_RESIDUES: u32 = 1 << 16;
 
-/// In which milliseconds every residue of every window was used, in shared memory. All zeroes is a valid
-/// guard: nothing was used yet.
+/// A stretch of the guard, for layouts of similar units.
+///
+/// They are kept apart because a slot remembers little of what was before its last use: a unit of 1 s would
+/// hardly ever find its beginning free beside a sequence that uses the slot every millisecond.
+struct Stretch {
+    /// Slots count time in grains of 2^this milliseconds.
+    grain: u32,
+    /// Units are shorter than this, so that one has less than 8 of the 16 grains that a slot remembers. They
+    /// are no shorter than a grain, so no two units begin in the same one.
+    units_below_ms: u32,
+    slots: std::ops::Range<usize>,
+}
+
+/// Most slots are for the unit that most layouts have.
+const STRETCHES: [Stretch; 4] = [
+    Stretch { grain: 0, units_below_ms: 8, slots: 0..832 << 10 },
+    Stretch { grain: 3, units_below_ms: 64, slots: 832 << 10..896 << 10 },
+    Stretch { grain: 6, units_below_ms: 512, slots: 896 << 10..960 << 10 },
+    Stretch { grain: 9, units_below_ms: 4096, slots: 960 << 10..1024 << 10 },
+];
+
+/// In which milliseconds every residue was used, in shared memory. All zeroes is a valid guard: nothing was
+/// used yet.
 #[repr(C)]
 pub struct Guard {
-    windows: [[AtomicU64; RESIDUES as usize]; 1 << WINDOW_BITS],
+    slots: [AtomicU64; 1024 << 10],
 }
 
 impl Guard {
-    /// The slot of a residue in the window of a sequence and shard.
-    pub fn slot(&self, key: Key, seq: Seq) -> Slot<'_> {
-        Slot(&self.windows[key.window()][usize::from(seq.get())])
+    /// The slot of a residue of a sequence, shard and layout.
+    #[must_use]
+    pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
+        let Stretch { grain, slots, .. } = Stretch::of(layout);
+        let residues = layout.residues().min(MOST_RESIDUES);
+        // Where a window of a sequence can begin.
+        let step = residues.min(1024) as usize;
+        let begin = key.place(slots.len() / step) * step;
+        let place = (begin + (seq.get() % residues) as usize) % slots.len();
+        Slot { cell: &self.slots[slots.start + place], grain: *grain }
+    }
+}
+
+impl Stretch {
+    fn of(layout: Layout) -> &'static Self {
+        let unit_ms = layout.fields().unit_ms;
+        let [shortest, longer @ .., longest] = &STRETCHES;
+        if unit_ms < shortest.units_below_ms {
+            return shortest;
+        }
+        longer.iter().find(|stretch| unit_ms < stretch.units_below_ms).unwrap_or(longest)
     }
 }
 
 /// The milliseconds of one residue.
 #[derive(Clone, Copy)]
-pub struct Slot<'a>(&'a AtomicU64);
+pub struct Slot<'a> {
+    cell: &'a AtomicU64,
+    grain: u32,
+}
 
 impl<'a> Slot<'a> {
-    /// A slot over a cell of one's own; the server's slots come from [`Guard::slot`].
-    pub fn new(cell: &'a AtomicU64) -> Self {
-        Self(cell)
+    /// A slot over a cell of one's own, for ids of that layout; the server's slots come from [`Guard::slot`].
+    #[must_use]
+    pub fn new(cell: &'a AtomicU64, layout: Layout) -> Self {
+        Self { cell, grain: Stretch::of(layout).grain }
     }
 
     pub(super) fn used(self) -> Used {
-        Used(self.0.load(Ordering::Acquire))
+        Used(self.cell.load(Ordering::Acquire))
     }
 
-    /// Uses the residue at `at`, a millisecond that is free in `used`, if nobody came between.
+    /// The beginning of the first unit of time from the one of `earliest` on in which the residue is free, as
+    /// far as is remembered. `now` is the server's time.
+    pub(super) fn first_free(self, used: Used, layout: Layout, now: Millis, earliest: Millis) -> Millis {
+        let mut at = layout.floor(earliest);
+        loop {
+            let grain = self.grain(at);
+            let free = used.first_free(self.grain(now.plus(MOST_AHEAD_MS.into())), grain);
+            if free <= grain {
+                return at;
+            }
+            at = layout.ceil(Millis::new(free << self.grain));
+        }
+    }
+
+    /// Uses the residue in the unit that begins at `at`, which is free in `used`, if nobody came between.
     pub(super) fn claim(self, used: Used, at: Millis) -> bool {
-        self.0.compare_exchange_weak(used.0, used.with(at).0, Ordering::Release, Ordering::Relaxed).is_ok()
+        let new = used.with(self.grain(at));
+        self.cell.compare_exchange_weak(used.0, new.0, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    const fn grain(self, at: Millis) -> i64 {
+        at.get() >> self.grain
     }
 }
 
-/// The value of a slot: the last millisecond in which the residue was used, and below it a bit for each of
-/// the 16 milliseconds before, the nearest lowest.
+/// The value of a slot: the last grain of time in which the residue was used, and below it a bit for each of
+/// the 16 grains before, the nearest lowest.
 ///
 /// The bits are for a session that was held up between `nextval` and its claim, while others went round
 /// all residues and claimed a later millisecond in its slot: the earlier one is still there for it. Without
@@ -68,65 +132,57 @@ impl Used {
         (self.0 >> Self::BEFORE).cast_signed()
     }
 
-    /// The first millisecond from `earliest` on in which the residue is free, as far as is remembered.
-    /// `now` is the server's time.
-    pub(super) fn first_free(self, now: Millis, earliest: Millis) -> Millis {
-        if self.last() > now.get() + i64::from(MOST_AHEAD_MS) {
-            // No id of this time is so far ahead: it is from before the server's time was reset.
+    /// The first grain from `earliest` on in which the residue is free, as far as is remembered. No id is
+    /// after `furthest`.
+    fn first_free(self, furthest: i64, earliest: i64) -> i64 {
+        if self.last() > furthest {
+            // It is from before the server's time was reset.
             return earliest;
         }
-        let back = self.last() - earliest.get();
+        let back = self.last() - earliest;
         if back < 0 {
             return earliest;
         }
         let remembered = (1 << back.min(Self::BEFORE.into())) - 1;
         match (!self.0 & remembered).checked_ilog2() {
-            Some(bit) => Millis::new(self.last() - 1 - i64::from(bit)),
-            None => Millis::new(self.last() + 1),
+            Some(bit) => self.last() - 1 - i64::from(bit),
+            None => self.last() + 1,
         }
     }
 
-    fn with(self, at: Millis) -> Self {
-        let forward = at.get() - self.last();
+    fn with(self, at: i64) -> Self {
+        let forward = at - self.last();
         if (-i64::from(Self::BEFORE)..0).contains(&forward) {
             return Self(self.0 | 1 << (-forward - 1));
         }
-        // The last millisecond becomes one of those before, the oldest are forgotten.
+        // The last grain becomes one of those before, the oldest are forgotten.
         let before = match u32::try_from(forward) {
             Ok(forward @ 1..=Self::BEFORE) => (self.0 << 1 | 1) << (forward - 1) & ((1 << Self::BEFORE) - 1),
             _ => 0,
         };
-        Self(at.get().cast_unsigned() << Self::BEFORE | before)
+        Self(at.cast_unsigned() << Self::BEFORE | before)
     }
 }
 
-/// The identity of a sequence and shard in a server, hashed to 64 bits.
+/// The identity of a sequence, shard and layout in a server, hashed to 64 bits.
 ///
-/// The seed is the server's and changes at each start, so that two hot sequences that share a window
-/// do not share it for ever.
+/// The seed is the server's and changes at each start, so that two hot sequences that share slots do not
+/// share them for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
 impl Key {
-    /// The key of a sequence (by the OIDs of its database and itself) and a shard.
+    /// The key of a sequence (by the OIDs of its database and itself), a shard and a layout.
     #[must_use]
-    pub fn new(seed: u64, database: u32, sequence: u32, shard: Shard) -> Self {
+    pub fn new(seed: u64, database: u32, sequence: u32, shard: Shard, layout: Layout) -> Self {
         let relation = u64::from(database) << 32 | u64::from(sequence);
-        Self(mix(mix(seed ^ relation) ^ u64::from(shard.get())))
+        Self(mix(mix(seed ^ relation) ^ layout.hash64() ^ u64::from(shard.get())))
     }
 
-    fn window(self) -> usize {
-        // The top bits; the session's map uses the lower ones.
-        (self.0 >> (u64::BITS - WINDOW_BITS)) as usize
+    /// One of so many places.
+    #[expect(clippy::cast_possible_truncation, reason = "below `places`")]
+    fn place(self, places: usize) -> usize {
+        // By the top bits; the session's map uses the lower ones.
+        ((u128::from(self.0) * places as u128) >> u64::BITS) as usize
     }
-}
-
-/// The finalizer of `SplitMix64`: a bijection in which each bit of the input reaches every bit.
-///
-/// # References
-/// Sebastiano Vigna, "splitmix64.c", 2015.
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

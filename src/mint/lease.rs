@@ -7,7 +7,7 @@
 
 use super::atomic::{AtomicU64, Ordering};
 use super::{Clock, Event, MOST_AHEAD_MS, Mint, Refusal, Stamp};
-use crate::id::Millis;
+use crate::id::{Millis, Times};
 
 /// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
 /// the clock ids can be after a crash.
@@ -16,7 +16,8 @@ pub const LEASE_MS: i64 = 1500;
 /// A lease with less than this left is renewed while it still holds, in milliseconds.
 const EARLY_MS: i64 = 500;
 
-// A lease that was just written covers all that may be asked for, and need not be renewed early at once.
+// A lease that was just written covers all that may be asked for in milliseconds, and need not be renewed
+// early at once.
 const _: () = assert!(LEASE_MS - EARLY_MS >= MOST_AHEAD_MS as i64);
 
 /// Who finds that somebody set about renewing less than this ago leaves it to them, in milliseconds.
@@ -180,14 +181,21 @@ impl Entry {
 impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// Whether the lease that was read covers a millisecond, which has to come before its end; if not, it does
     /// now, or the caller must look again.
-    pub(super) fn leased(&self, lease: Stamp, wanted: Stamp, now: Stamp) -> Result<bool, Refusal> {
+    pub(super) fn leased(
+        &self,
+        lease: Stamp,
+        wanted: Stamp,
+        now: Stamp,
+        times: Times,
+    ) -> Result<bool, Refusal> {
+        let renewal = Renewal::Of { lease, wanted: wanted.at() };
         if lease <= wanted {
-            self.renew(true, Renewal::Of(lease))?;
+            self.renew(true, renewal, times)?;
             return Ok(false);
         }
         let left = lease.at().get() - wanted.at().get();
         if left < EARLY_MS && lease.generation() == now.generation() && self.leases.turn(self.database, now) {
-            self.renew(false, Renewal::Of(lease))?;
+            self.renew(false, renewal, times)?;
             return Ok(false);
         }
         Ok(true)
@@ -203,7 +211,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         if until > clock.plus(self.tolerance_ms) {
             return Err(Refusal::TooFarAhead { until, clock });
         }
-        self.renew(true, Renewal::From(until))
+        self.renew(true, Renewal::From(until), Times::ALL)
     }
 
     /// Sets the server's time and the database's lease back to the clock; the leases of the server's other
@@ -238,23 +246,23 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         Ok(written.max(now.at().plus(self.max_ahead_ms)))
     }
 
-    fn renew(&self, patience: bool, renewal: Renewal) -> Result<(), Refusal> {
+    fn renew(&self, patience: bool, renewal: Renewal, times: Times) -> Result<(), Refusal> {
         match self.record.lock(patience) {
             Lock::Held => {}
             // Somebody else is at it, and the lease still holds.
             Lock::Busy => return Ok(()),
             Lock::Gone => return Err(Refusal::RecordGone),
         }
-        let done = self.renew_locked(renewal);
+        let done = self.renew_locked(renewal, times);
         self.record.unlock();
         done
     }
 
-    fn renew_locked(&self, renewal: Renewal) -> Result<(), Refusal> {
+    fn renew_locked(&self, renewal: Renewal, times: Times) -> Result<(), Refusal> {
         loop {
             let held = self.leases.until(self.database);
-            let now = self.now()?.stamp;
-            if matches!(renewal, Renewal::Of(lease) if held > lease) {
+            let now = self.now(times)?.stamp;
+            if matches!(renewal, Renewal::Of { lease, .. } if held > lease) {
                 // Somebody renewed it while this session waited for the lock.
                 return Ok(());
             }
@@ -275,7 +283,11 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
                 continue;
             }
             return match renewal {
-                Renewal::Of(_) => self.write(raised.with(raised.at().max(written.plus(-LEASE_MS)))),
+                Renewal::Of { wanted, .. } => {
+                    // The end of a long unit can be further ahead than a lease reaches.
+                    let least = written.max(wanted.plus(1)).plus(-LEASE_MS);
+                    self.write(raised.with(raised.at().max(least)))
+                }
                 Renewal::From(_) => {
                     // Written down, and left to the next to mint: they find what a restore may write meanwhile.
                     self.leases.drop_others(self.database);
@@ -321,7 +333,12 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
 #[derive(Clone, Copy)]
 enum Renewal {
     /// This one has run out, or soon will.
-    Of(Stamp),
+    Of {
+        /// The lease that was seen.
+        lease: Stamp,
+        /// What the new one has to cover.
+        wanted: Millis,
+    },
     /// Ids are to go on from this time, if they have not reached it.
     From(Millis),
 }

@@ -1,4 +1,4 @@
-//! The order of a session's ids: those of one sequence and shard strictly increase.
+//! The order of a session's ids: those of one sequence, shard and layout strictly increase.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::{Key, Stamp};
 use crate::id::Seq;
 
-/// The last id of each sequence and shard that a session mints from.
+/// The last id of each sequence, shard and layout that a session mints from.
 ///
 /// Bounded by what the session can mint within the time that ids may run ahead: an entry from before
 /// the server's time says nothing any more, and is dropped when the map would have to grow.
@@ -15,10 +15,11 @@ pub struct SessionOrder {
     last: HashMap<Key, Last, BuildHasherDefault<AsHashed>>,
 }
 
-/// A session's last id of one sequence and shard; before the first, long ago.
+/// A session's last id of one sequence, shard and layout; before the first, long ago.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Last {
-    at: Stamp,
+    /// The last millisecond of its unit of time.
+    until: Stamp,
     seq: Seq,
 }
 
@@ -26,25 +27,25 @@ impl Last {
     /// The first millisecond in which an id with this residue comes after the last one.
     #[must_use]
     pub fn earliest(self, seq: Seq) -> Stamp {
-        if seq > self.seq { self.at } else { self.at.plus(1) }
+        if seq > self.seq { self.until } else { self.until.plus(1) }
     }
 
-    /// Records a newer id.
-    pub fn record(&mut self, at: Stamp, seq: Seq) {
-        *self = Self { at, seq };
+    /// Records a newer id, by the last millisecond of its unit of time.
+    pub fn record(&mut self, until: Stamp, seq: Seq) {
+        *self = Self { until, seq };
     }
 }
 
 impl SessionOrder {
-    /// The last id of a sequence and shard. `now` is a time that no later id goes below.
+    /// The last id of a sequence, shard and layout. `now` is a time that no later id goes below.
     pub fn last(&mut self, key: Key, now: Stamp) -> &mut Last {
         if self.last.len() == self.last.capacity() && !self.last.contains_key(&key) {
-            self.last.retain(|_, last| last.at >= now);
+            self.last.retain(|_, last| last.until >= now);
         }
         self.last.entry(key).or_default()
     }
 
-    /// How many sequences and shards are remembered.
+    /// How many are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
         self.last.len()

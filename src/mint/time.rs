@@ -2,7 +2,7 @@
 
 use super::Clock;
 use super::atomic::{AtomicI64, AtomicU64, Ordering};
-use crate::id::{Error, LAST, Millis};
+use crate::id::{Error, Millis, Times};
 
 /// A time of the server, and the generation it belongs to: how often the server's time was set back by
 /// hand since it started. Times of an earlier generation come before all of a later one. One word, so that
@@ -109,9 +109,9 @@ impl SharedTime {
     /// Reads the clock and takes it into account.
     ///
     /// # Errors
-    /// [`Error::PastLast`] for a clock past the last id, which is not taken into account: the server's time
-    /// could never come back from there.
-    pub(super) fn now(&self, clock: &impl Clock) -> Result<Now, Error> {
+    /// [`Error::TimeOutOfRange`] for a clock past the last of these times, which is not taken into account: the
+    /// server's time comes back from there by hand only.
+    pub(super) fn now(&self, clock: &impl Clock, times: Times) -> Result<Now, Error> {
         // Before the clock: what is ahead of a reading made after it is ahead of the clock.
         let stamp = self.stamp();
         let reading = clock.now();
@@ -119,8 +119,8 @@ impl SharedTime {
             // Nearly always at full speed: what follows is done once a millisecond, not once an id.
             return Ok(Now { stamp, behind: None, stepped_back_us: None });
         }
-        if reading > LAST {
-            return Err(Error::PastLast(reading));
+        if reading > times.last {
+            return Err(Error::TimeOutOfRange { at: reading, times });
         }
         let offset = self.offset_us.load(Ordering::Relaxed);
         let pace = self.pace_us.load(Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl SharedTime {
         if both.system() < stamp.at() {
             return Ok(Now { stamp, behind: Some(both), stepped_back_us });
         }
-        let to = stamp.with(both.system().min(LAST));
+        let to = stamp.with(both.system().min(times.last));
         let before = Stamp::from_bits(self.now.fetch_max(to.bits(), Ordering::Relaxed));
         if before < to {
             // Unless someone has set it meanwhile: a session that was held up here must not.

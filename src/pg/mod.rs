@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod clock;
+pub(crate) mod layout;
 pub(crate) mod lease;
 pub(crate) mod pauses;
 pub(crate) mod sequence;

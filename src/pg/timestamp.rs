@@ -16,7 +16,7 @@ pub(crate) fn millis_of(at: TimestampWithTimeZone) -> Millis {
 
 /// The instant at which a millisecond begins; an infinity where PostgreSQL has no such instant.
 pub(crate) fn timestamp_of(at: Millis) -> TimestampWithTimeZone {
-    let micros = (at.get() - POSTGRES_EPOCH_MS).saturating_mul(1000);
+    let micros = at.get().saturating_sub(POSTGRES_EPOCH_MS).saturating_mul(1000);
     TimestampWithTimeZone::try_from(micros).unwrap_or_else(|_| {
         if micros < 0 {
             TimestampWithTimeZone::negative_infinity()

@@ -11,12 +11,13 @@ mod id;
 
 mod mint;
 
-use id::{Id, Millis, Seq, Shard};
+use id::{Id, Layout, Millis, Seq, Shard};
 use mint::{
     Clock, Event, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, SharedTime, Slot, Stamp, Stats,
 };
 
 const NOW: i64 = 1_800_000_000_000;
+const LAYOUT: Layout = Layout::INSTAGRAM;
 const AHEAD_MS: i64 = 10;
 
 /// One session's reading of the clock; no wait is needed for so few ids.
@@ -78,8 +79,9 @@ struct Server {
 impl Server {
     /// Mints with the one residue there is, in a session that reads `clock`.
     fn mint(&self, clock: i64) -> Id {
-        let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(7).unwrap());
-        let minted = self.with(&At(clock)).claim(Slot::new(&self.cell), Stamp::default(), shard, seq);
+        let (shard, seq) = (LAYOUT.shard(5).unwrap(), LAYOUT.seq(7).unwrap());
+        let minted =
+            self.with(&At(clock)).claim(LAYOUT, Slot::new(&self.cell, LAYOUT), Stamp::default(), shard, seq);
         minted.unwrap().id
     }
 
@@ -152,8 +154,8 @@ fn time_never_goes_back() {
         let concurrent = server.mint(NOW);
         let second = session.join().unwrap();
         let third = server.mint(NOW);
-        assert!(third.at() >= second.at().plus(-AHEAD_MS));
-        assert!(third.at() >= concurrent.at().plus(-AHEAD_MS));
+        assert!(LAYOUT.time_of(third) >= LAYOUT.time_of(second).plus(-AHEAD_MS));
+        assert!(LAYOUT.time_of(third) >= LAYOUT.time_of(concurrent).plus(-AHEAD_MS));
         all_differ(vec![first, concurrent, second, third]);
     });
 }
@@ -168,8 +170,8 @@ fn no_session_mints_before_the_lease_is_adopted() {
         let session = thread::spawn(move || other.mint(NOW));
         let ids = vec![server.mint(NOW), session.join().unwrap()];
         for id in &ids {
-            assert!(id.at().get() >= leased);
-            assert!(id.at().get() < server.paper.until.load(Ordering::Relaxed));
+            assert!(LAYOUT.time_of(*id).get() >= leased);
+            assert!(LAYOUT.time_of(*id).get() < server.paper.until.load(Ordering::Relaxed));
         }
         all_differ(ids);
     });
@@ -185,7 +187,7 @@ fn no_id_is_beyond_the_lease() {
         let session = thread::spawn(move || renewer.mint(NOW + LEASE_MS + 5));
         let ids = vec![server.mint(NOW + LEASE_MS - 1), session.join().unwrap()];
         let until = server.paper.until.load(Ordering::Relaxed);
-        assert!(ids.iter().all(|id| id.at().get() < until));
+        assert!(ids.iter().all(|id| LAYOUT.time_of(*id).get() < until));
         all_differ(ids);
     });
 }
@@ -200,19 +202,19 @@ fn a_reset_beside_a_mint() {
         server.mint(NOW + YEAR_MS);
         let other = server.clone();
         let session = thread::spawn(move || {
-            let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(8).unwrap());
+            let (shard, seq) = (LAYOUT.shard(5).unwrap(), LAYOUT.seq(8).unwrap());
             let clock = At(NOW);
             let mint = Mint { tolerance_ms: 2 * YEAR_MS, ..other.with(&clock) };
-            mint.claim(Slot::new(&other.cell), Stamp::default(), shard, seq).unwrap()
+            mint.claim(LAYOUT, Slot::new(&other.cell, LAYOUT), Stamp::default(), shard, seq).unwrap()
         });
         server.with(&At(NOW)).reset().unwrap();
         let concurrent = session.join().unwrap();
         let later = server.mint(NOW);
-        assert!(later.at().get() <= NOW + AHEAD_MS, "the time that was given up");
-        assert!(later.at().get() < server.paper.until.load(Ordering::Relaxed));
-        assert!(concurrent.at.at() != later.at(), "both used the residue");
-        let given_up = concurrent.at.at().get() >= NOW + YEAR_MS;
-        assert!(given_up || concurrent.at.at().get() <= NOW + AHEAD_MS);
+        assert!(LAYOUT.time_of(later).get() <= NOW + AHEAD_MS, "the time that was given up");
+        assert!(LAYOUT.time_of(later).get() < server.paper.until.load(Ordering::Relaxed));
+        assert!(concurrent.until.at() != LAYOUT.time_of(later), "both used the residue");
+        let given_up = concurrent.until.at().get() >= NOW + YEAR_MS;
+        assert!(given_up || concurrent.until.at().get() <= NOW + AHEAD_MS);
     });
 }
 
@@ -229,12 +231,14 @@ fn leases_change_hands() {
                 thread::spawn(move || {
                     let paper = Paper { until: AtomicI64::new(0), held: AtomicBool::new(false) };
                     let (clock, cell) = (At(NOW + LEASE_MS + 1), AtomicU64::new(0));
-                    let (shard, seq) = (Shard::new(5).unwrap(), Seq::of(7).unwrap());
+                    let (shard, seq) = (LAYOUT.shard(5).unwrap(), LAYOUT.seq(7).unwrap());
                     let mint = server.with(&clock);
                     let mint = Mint { record: &paper, database: LeaseKey::new(database, 3), ..mint };
                     for _ in 0..2 {
-                        let minted = mint.claim(Slot::new(&cell), Stamp::default(), shard, seq).unwrap();
-                        assert!(minted.at.at().get() < paper.until.load(Ordering::Relaxed));
+                        let minted = mint
+                            .claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard, seq)
+                            .unwrap();
+                        assert!(minted.until.at().get() < paper.until.load(Ordering::Relaxed));
                     }
                     // Its lease was found again: nothing of its own was adopted.
                     assert!(server.time.stamp().at().get() == NOW + LEASE_MS + 1);

@@ -1,6 +1,8 @@
 //! Tests of the pure code, with no server.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod known_answers;
 mod mint;
+mod mint_layouts;
 mod properties;
+mod texts;

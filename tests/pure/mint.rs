@@ -5,38 +5,53 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use insta_ids::id::{EPOCH, Id, LAST, Millis, Seq, Shard};
+use insta_ids::id::{Id, Layout, Millis, Seq, Shard};
 use insta_ids::mint::{
     Clock, Event, Key, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, Refusal, SessionOrder,
     SharedTime, Slot, Stamp, Stats,
 };
 use proptest::prelude::*;
 
-const START: Millis = Millis::new(1_800_000_000_000);
-const AHEAD_MS: i64 = 10;
-const TOLERANCE_MS: i64 = 3_600_000;
+pub(crate) const START: Millis = Millis::new(1_800_000_000_000);
+const LAYOUT: Layout = Layout::INSTAGRAM;
+const EPOCH: Millis = LAYOUT.times().first;
+const LAST: Millis = LAYOUT.times().last;
+pub(crate) const AHEAD_MS: i64 = 10;
+pub(crate) const TOLERANCE_MS: i64 = 3_600_000;
+
+fn shard(number: i32) -> Shard {
+    LAYOUT.shard(number).unwrap()
+}
+
+fn seq(value: i64) -> Seq {
+    LAYOUT.seq(value).unwrap()
+}
+
+fn time(id: Id) -> Millis {
+    LAYOUT.time_of(id)
+}
 
 /// Clocks that stand still, but for what a wait adds.
 #[derive(Default)]
-struct Still {
-    system_us: Cell<i64>,
-    steady_us: Cell<i64>,
+pub(crate) struct Still {
+    pub(crate) system_us: Cell<i64>,
+    pub(crate) steady_us: Cell<i64>,
     told: RefCell<Vec<Event>>,
 }
 
 impl Still {
-    fn at(now: Millis) -> Self {
+    pub(crate) fn at(now: Millis) -> Self {
         Self { system_us: Cell::new(now.get() * 1000), ..Self::default() }
     }
 
     /// Time passes.
-    fn pass(&self, us: i64) {
+    pub(crate) fn pass(&self, us: i64) {
         self.system_us.set(self.system_us.get() + us);
         self.steady_us.set(self.steady_us.get() + us);
     }
 
     /// The system clock is set.
-    fn step(&self, ms: i64) {
+    pub(crate) fn step(&self, ms: i64) {
         self.system_us.set(self.system_us.get() + ms * 1000);
     }
 
@@ -66,12 +81,12 @@ impl Clock for Still {
 
 /// What is written down, and how often it was.
 #[derive(Default)]
-struct Paper {
-    until: Cell<i64>,
+pub(crate) struct Paper {
+    pub(crate) until: Cell<i64>,
     writes: Cell<u32>,
     held: Cell<bool>,
     /// Another session is writing, and takes its time.
-    busy: Cell<bool>,
+    pub(crate) busy: Cell<bool>,
 }
 
 impl Record for Paper {
@@ -96,6 +111,7 @@ impl Record for Paper {
         assert!(self.held.get(), "written without the lock");
         self.until.set(until.get());
         self.writes.set(self.writes.get() + 1);
+        assert!(self.writes.get() < 100_000, "written again and again");
     }
 }
 
@@ -115,7 +131,7 @@ impl Server {
             leases: Leases::default(),
             stats: Stats::default(),
             slots: (0..1024).map(|_| AtomicU64::new(0)).collect(),
-            key: Key::new(42, 1, 2, Shard::new(5).unwrap()),
+            key: Key::new(42, 1, 2, shard(5), LAYOUT),
         }
     }
 
@@ -140,11 +156,11 @@ impl Server {
         order: &mut SessionOrder,
         value: i64,
     ) -> Result<Id, Refusal> {
-        let seq = Seq::of(value).unwrap();
-        let slot = Slot::new(&self.slots[usize::from(seq.get())]);
+        let seq = seq(value);
+        let slot = Slot::new(&self.slots[seq.get() as usize], LAYOUT);
         let last = order.last(self.key, self.time.stamp());
-        let minted = self.with(clock, record).claim(slot, last.earliest(seq), Shard::new(5).unwrap(), seq)?;
-        last.record(minted.at, seq);
+        let minted = self.with(clock, record).claim(LAYOUT, slot, last.earliest(seq), shard(5), seq)?;
+        last.record(minted.until, seq);
         Ok(minted.id)
     }
 
@@ -164,7 +180,7 @@ fn one_session_uses_every_residue_of_every_millisecond() {
     let ids: Vec<Id> = (0..1024 * 1000).map(|value| server.mint(&clock, &paper, &mut order, value)).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
     // The first 11 milliseconds are the present one and those it may run ahead.
-    assert_eq!(ids.last().unwrap().at(), START.plus(999));
+    assert_eq!(time(*ids.last().unwrap()), START.plus(999));
     assert_eq!(clock.waited_ms(), 999 - AHEAD_MS);
 }
 
@@ -220,20 +236,20 @@ fn a_clock_outside_the_format_is_an_error() {
 fn one_reading_beyond_the_format_spoils_nothing() {
     let (server, paper, mut order) = (Server::new(), Paper::default(), SessionOrder::default());
     assert!(server.try_mint(&Still::at(LAST.plus(1)), &paper, &mut order, 0).is_err());
-    assert_eq!(server.mint(&Still::at(START), &paper, &mut order, 0).at(), START);
+    assert_eq!(time(server.mint(&Still::at(START), &paper, &mut order, 0)), START);
 }
 
 #[test]
 fn a_session_forgets_what_says_nothing_any_more() {
     let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
     let mut order = SessionOrder::default();
-    let seq = Seq::of(0).unwrap();
+    let seq = seq(0);
     let mint = server.with(&clock, &paper);
     let cell = AtomicU64::new(0);
-    let start = mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(0).unwrap(), seq).unwrap().at;
+    let start = mint.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(0), seq).unwrap().until;
     for n in 0..1_000_000_u32 {
         let at = start.plus(i64::from(n / 10));
-        order.last(Key::new(1, 1, n, Shard::new(0).unwrap()), at.plus(-AHEAD_MS)).record(at, seq);
+        order.last(Key::new(1, 1, n, shard(0), LAYOUT), at.plus(-AHEAD_MS)).record(at, seq);
     }
     assert!(order.len() < 1000, "{} are remembered", order.len());
 }
@@ -244,9 +260,9 @@ fn a_session_that_was_overtaken_finds_its_millisecond() {
     let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
     let (mut held_up, mut other) = (SessionOrder::default(), SessionOrder::default());
     let ids: Vec<Id> = (1..3 * 1024).map(|value| server.mint(&clock, &paper, &mut other, value)).collect();
-    assert_eq!(ids.last().unwrap().at(), START.plus(2));
+    assert_eq!(time(*ids.last().unwrap()), START.plus(2));
     // Value 0 was the other session's first; its slot was used at START + 1 and + 2 by values 1024 and 2048.
-    assert_eq!(server.mint(&clock, &paper, &mut held_up, 0).at(), START);
+    assert_eq!(time(server.mint(&clock, &paper, &mut held_up, 0)), START);
 }
 
 /// With the furthest lead that can be set, ids come as near to the end of a lease as they can.
@@ -255,13 +271,14 @@ fn the_furthest_lead_beside_a_lease() {
     for step_ms in [0, 300_000] {
         let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
         let cell = AtomicU64::new(0);
-        let seq = Seq::of(0).unwrap();
+        let seq = seq(0);
         server.mint(&clock, &paper, &mut SessionOrder::default(), 0);
         clock.step(-step_ms);
         for n in 0..10_000 {
             let mint = Mint { max_ahead_ms: 1000, ..server.with(&clock, &paper) };
-            let minted = mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(5).unwrap(), seq).unwrap();
-            assert_eq!(minted.at.at(), START.plus(n));
+            let minted =
+                mint.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(5), seq).unwrap();
+            assert_eq!(minted.until.at(), START.plus(n));
         }
         // Always near its end, it is renewed whenever somebody may.
         assert!(paper.writes.get() <= 101, "{} writes in 10 s", paper.writes.get());
@@ -294,7 +311,7 @@ fn the_time_is_raised_under_load() {
         clock.pass(1000);
         let mint = Mint { database: LeaseKey::new(2, 3), ..server.with(&clock, &others) };
         let cell = AtomicU64::new(0);
-        mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(6).unwrap(), Seq::of(0).unwrap()).unwrap();
+        mint.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(6), seq(0)).unwrap();
     };
     server.with(&Meanwhile(&clock, &other), &paper).advance(START.plus(300_000)).unwrap();
     let begun = clock.waited_ms();
@@ -317,7 +334,7 @@ fn a_clock_that_is_behind_does_not_slow_ids_down() {
                 server.mint(&clock, &paper, &mut order, value);
                 value += 1;
             }
-            server.mint(&clock, &paper, &mut order, value).at()
+            time(server.mint(&clock, &paper, &mut order, value))
         };
         mint_ms(100);
         let before = clock.waited_ms();
@@ -340,7 +357,7 @@ fn a_clock_that_was_behind_catches_up() {
     clock.step(-5000);
     for value in 1..6000 {
         clock.pass(1000);
-        let at = server.mint(&clock, &paper, &mut order, value).at();
+        let at = time(server.mint(&clock, &paper, &mut order, value));
         // Until then, a millisecond is added when the sequence has gone round its residues.
         let expected = START.plus(value / 1024).max(clock.now());
         assert_eq!(at, expected);
@@ -388,7 +405,7 @@ fn the_end_of_a_lease_is_not_used() {
     paper.busy.set(true);
     clock.pass((LEASE_MS - 1) * 1000);
     let last = server.mint(&clock, &paper, &mut order, 7);
-    assert_eq!((last.at().get(), paper.writes.get()), (paper.until.get() - 1, 1));
+    assert_eq!((time(last).get(), paper.writes.get()), (paper.until.get() - 1, 1));
     let (dead, behind) = (Paper::default(), Still::at(START.plus(-60_000)));
     dead.until.set(paper.until.get());
     assert!(Server::new().mint(&behind, &dead, &mut SessionOrder::default(), 7) > last);
@@ -408,7 +425,7 @@ fn a_new_server_goes_on_from_the_lease() {
         let server = Server::new();
         let next = server.mint(&restarted, &paper, &mut SessionOrder::default(), 7);
         assert!(next > last);
-        assert_eq!(next.at(), START.plus(LEASE_MS));
+        assert_eq!(time(next), START.plus(LEASE_MS));
         assert_eq!(restarted.told.borrow().len(), usize::from(behind_ms > 0));
     }
 }
@@ -421,7 +438,7 @@ fn a_lease_far_ahead_is_refused_and_spoils_nothing() {
     let refused = server.try_mint(&clock, &far, &mut SessionOrder::default(), 0);
     assert_eq!(refused, Err(Refusal::LeaseAhead { until: Millis::new(far.until.get()), clock: START }));
     assert_eq!(far.writes.get(), 0);
-    assert_eq!(server.mint(&clock, &near, &mut SessionOrder::default(), 0).at(), START);
+    assert_eq!(time(server.mint(&clock, &near, &mut SessionOrder::default(), 0)), START);
 }
 
 /// A dump that is restored under sessions that mint: it raises what is written.
@@ -432,7 +449,7 @@ fn a_lease_that_was_raised_is_adopted() {
     server.mint(&clock, &paper, &mut order, 0);
     paper.until.set(START.get() + 60_000);
     clock.pass(LEASE_MS * 1000);
-    assert_eq!(server.mint(&clock, &paper, &mut order, 1).at(), START.plus(60_000));
+    assert_eq!(time(server.mint(&clock, &paper, &mut order, 1)), START.plus(60_000));
     assert!(paper.until.get() > START.get() + 60_000);
 }
 
@@ -452,9 +469,9 @@ fn a_clock_that_had_run_ahead_is_reset() {
     assert_eq!(paper.until.get(), START.get() + LEASE_MS);
     let ids: Vec<Id> = (0..3000).map(|value| server.mint(&clock, &paper, &mut order, value)).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
-    assert_eq!(ids.last().unwrap().at(), START.plus(2));
+    assert_eq!(time(*ids.last().unwrap()), START.plus(2));
     // Another session that had minted then, and its order, are of a time that is no more.
-    assert_eq!(server.mint(&clock, &paper, &mut SessionOrder::default(), 0).at(), START.plus(3));
+    assert_eq!(time(server.mint(&clock, &paper, &mut SessionOrder::default(), 0)), START.plus(3));
     assert_eq!(
         server.with(&clock, &paper).reset().map(|used| used <= clock.now()),
         Ok(true),
@@ -476,8 +493,8 @@ fn a_reset_is_for_all_databases() {
                 ..server.with(&clock, &papers[n])
             };
             let cell = AtomicU64::new(0);
-            mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(0).unwrap(), Seq::of(0).unwrap())
-                .map(|minted| minted.at.at())
+            mint.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(0), seq(0))
+                .map(|minted| minted.until.at())
         };
         clock.step(ahead_ms);
         assert_eq!((mint(0), mint(1)), (Ok(clock.now()), Ok(clock.now())));
@@ -501,10 +518,10 @@ fn the_time_can_be_raised_and_outlives_a_crash() {
     );
     server.with(&clock, &paper).advance(START.plus(60_000)).unwrap();
     assert_eq!(
-        server.mint(&clock, &paper, &mut SessionOrder::default(), 0).at(),
+        time(server.mint(&clock, &paper, &mut SessionOrder::default(), 0)),
         START.plus(60_000 + AHEAD_MS + 1)
     );
-    assert!(Server::new().mint(&clock, &paper, &mut SessionOrder::default(), 0).at() >= START.plus(60_000));
+    assert!(time(Server::new().mint(&clock, &paper, &mut SessionOrder::default(), 0)) >= START.plus(60_000));
 }
 
 /// Databases beyond those that there is room for wait for one that has stopped.
@@ -515,8 +532,8 @@ fn leases_that_ran_out_make_room() {
         let paper = Paper::default();
         let cell = AtomicU64::new(0);
         let mint = Mint { database: LeaseKey::new(database, 3), ..server.with(&clock, &paper) };
-        mint.claim(Slot::new(&cell), Stamp::default(), Shard::new(0).unwrap(), Seq::of(0).unwrap())
-            .map(|minted| minted.at.at())
+        mint.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(0), seq(0))
+            .map(|minted| minted.until.at())
     };
     for database in 1..=1024 {
         assert_eq!(mint(database), Ok(START));
@@ -526,8 +543,7 @@ fn leases_that_ran_out_make_room() {
     let one_more = Mint { database: LeaseKey::new(1025, 3), ..server.with(&clock, &paper) };
     let cell = AtomicU64::new(0);
     for _ in 0..3 {
-        let minted =
-            one_more.claim(Slot::new(&cell), Stamp::default(), Shard::new(0).unwrap(), Seq::of(0).unwrap());
+        let minted = one_more.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(0), seq(0));
         assert_eq!(minted.map(|minted| minted.id), Err(Refusal::TooManyLeases));
         assert_eq!((paper.writes.get(), server.time.stamp().at()), (0, START));
     }
@@ -557,7 +573,7 @@ fn waits_and_ids_are_counted() {
 
 /// What may happen next in a server with three sessions.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Mint {
         session: usize,
         value: i64,
@@ -576,7 +592,7 @@ enum Step {
     Crash,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         40 => (0..3_usize, prop_oneof![0..4_i64, 0..5000_i64]).prop_map(|(session, value)| Step::Mint { session, value }),
         2 => any::<bool>().prop_map(Step::Busy),
@@ -593,14 +609,14 @@ proptest! {
     #[test]
     fn a_slot_gives_the_first_free_millisecond(starts in prop::collection::vec(0..60_i64, 1..200)) {
         let cell = AtomicU64::new(0);
-        let (shard, seq) = (Shard::new(0).unwrap(), Seq::of(0).unwrap());
+        let (shard, seq) = (shard(0), seq(0));
         let mut used = HashSet::new();
         let mut last = 0;
         for start in starts {
             let (server, clock, paper) = (Server::new(), Still::at(START.plus(start)), Paper::default());
             let mint = Mint { max_ahead_ms: 1000, ..server.with(&clock, &paper) };
-            let id = mint.claim(Slot::new(&cell), Stamp::default(), shard, seq).unwrap().id;
-            let at = id.at().get() - START.get();
+            let id = mint.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard, seq).unwrap().id;
+            let at = time(id).get() - START.get();
             // 16 milliseconds before the last one are remembered; those before them count as used.
             let expected = (start..1000).find(|ms| !used.contains(ms) && *ms >= last - 16).unwrap();
             prop_assert_eq!(at, expected);
@@ -637,12 +653,12 @@ proptest! {
                     };
                     prop_assert!(minted.insert(id), "{id:?} again");
                     prop_assert!(id > last[session], "order in a session");
-                    prop_assert!(id.at() >= newest.plus(-AHEAD_MS), "order across sessions");
-                    prop_assert!(id.at().get() < paper.until.get(), "beyond the lease");
+                    prop_assert!(time(id) >= newest.plus(-AHEAD_MS), "order across sessions");
+                    prop_assert!(time(id).get() < paper.until.get(), "beyond the lease");
                     let come = Millis::new((clock.steady_us.get() + furthest_us) / 1000);
-                    prop_assert!(id.at() <= come.plus(AHEAD_MS), "faster than time");
+                    prop_assert!(time(id) <= come.plus(AHEAD_MS), "faster than time");
                     last[session] = id;
-                    newest = newest.max(id.at());
+                    newest = newest.max(time(id));
                 }
             }
         }

@@ -55,5 +55,5 @@ fn the_reference_has_the_comments_words() {
             functions += 1;
         }
     }
-    assert_eq!(functions, 15);
+    assert_eq!(functions, 37);
 }

@@ -96,6 +96,54 @@ fn one_residue() {
     mint(&cluster, 1, |_| next_ids(5, 2_000), "");
 }
 
+/// Each layout by itself: also where it has few ids in a unit of time, or more residues than there are slots in a
+/// window.
+#[test]
+fn in_other_layouts() {
+    let cluster = Cluster::start("layouts");
+    for (layout, count) in [
+        ("twitter", 250_000),
+        ("sonyflake", 10_000),
+        ("js53", 20_000),
+        ("mastodon", 250_000),
+        ("time:32 seq:14 shard:9 epoch:0 unit:1s", 5_000),
+        ("time:41 epoch:0", 200),
+    ] {
+        cluster.connect().batch_execute("DROP SEQUENCE IF EXISTS s; CREATE SEQUENCE s CACHE 8").unwrap();
+        let query = format!("SELECT next_id(0, 's', '{layout}') FROM generate_series(1, {count})");
+        mint(&cluster, 2, |_| query.clone(), "SELECT setval('s', 1)");
+    }
+}
+
+/// All at once, on one sequence: ids of one layout are unique, whatever is minted in the others.
+#[test]
+fn layouts_side_by_side() {
+    const LAYOUTS: [&str; 4] = [
+        "instagram",
+        "time:41 shard:13 seq:10 epoch:2014-09-01",
+        "sonyflake",
+        "time:32 seq:20 epoch:0 unit:1s",
+    ];
+    let cluster = Cluster::start("beside");
+    cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
+    let sessions: Vec<Vec<i64>> = thread::scope(|scope| {
+        let sessions: Vec<_> = (0..8)
+            .map(|session| {
+                let mut client = cluster.connect();
+                let layout = LAYOUTS[session % LAYOUTS.len()];
+                let query = format!("SELECT next_id(0, 's', '{layout}') FROM generate_series(1, 50000)");
+                scope.spawn(move || ids(&mut client, &query))
+            })
+            .collect();
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
+    });
+    for first in 0..LAYOUTS.len() {
+        let of_one = [&sessions[first], &sessions[first + LAYOUTS.len()]];
+        assert_eq!(duplicates(of_one), 0, "{}", LAYOUTS[first]);
+        assert!(of_one.iter().all(|ids| disorders(ids) == 0), "{}", LAYOUTS[first]);
+    }
+}
+
 /// Temporary sequences are reached by their OID alone, which a later one may get again.
 #[test]
 fn a_temporary_sequence() {

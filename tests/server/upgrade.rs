@@ -12,7 +12,9 @@ const SURFACE: &str = "
     SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
         SELECT concat_ws(' | ', pg_describe_object(d.classid, d.objid, 0), d.deptype,
                          coalesce(obj_description(d.objid, c.relname), 'no comment'), i.privileges::text,
-                         coalesce(pg_get_functiondef(p.oid), pg_get_viewdef(v.oid), s.seqstart::text)) AS line
+                         coalesce(pg_get_functiondef(p.oid), pg_get_viewdef(v.oid), s.seqstart::text,
+                                  concat_ws(' ', t.typlen, t.typalign, t.typstorage, t.typinput, t.typoutput,
+                                            t.typreceive, t.typsend))) AS line
         FROM pg_depend d
         JOIN pg_extension e ON d.refobjid = e.oid AND d.refclassid = 'pg_extension'::regclass
         JOIN pg_class c ON c.oid = d.classid
@@ -21,8 +23,9 @@ const SURFACE: &str = "
         LEFT JOIN pg_sequence s ON d.classid = 'pg_class'::regclass AND s.seqrelid = d.objid
         LEFT JOIN pg_namespace n ON d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
         LEFT JOIN pg_class r ON d.classid = 'pg_class'::regclass AND r.oid = d.objid
+        LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid
         CROSS JOIN LATERAL (SELECT coalesce(p.proacl, n.nspacl, r.relacl) AS privileges) i
-        WHERE e.extname = 'insta_ids' AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass
+        WHERE e.extname = 'insta_ids' AND d.deptype = 'e' AND coalesce(t.typtype, 'b') <> 'c'
         UNION ALL
         SELECT 'configuration ' || unnest(extconfig)::regclass FROM pg_extension WHERE extname = 'insta_ids'
     ) lines";
@@ -50,11 +53,16 @@ fn an_update_gives_what_a_fresh_install_gives() {
                  CREATE EXTENSION insta_ids VERSION '{version}'; CREATE SEQUENCE s"
             ))
             .unwrap();
-        // Not by half: what the version promises now, it cannot keep without the lease.
-        let error = client.query("SELECT next_id(5, 's')", &[]).unwrap_err();
-        let error = error.as_db_error().unwrap();
-        assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
-        assert!(error.hint().unwrap().contains("ALTER EXTENSION insta_ids UPDATE"));
+        let minted = client.query("SELECT next_id(5, 's')", &[]);
+        if version == "0.1.0" {
+            // Not by half: what is promised now cannot be kept without the lease.
+            let error = minted.unwrap_err();
+            let error = error.as_db_error().unwrap();
+            assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+            assert!(error.hint().unwrap().contains("ALTER EXTENSION insta_ids UPDATE"));
+        } else {
+            minted.unwrap();
+        }
         client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
         let updated: String = client.query_one(SURFACE, &[]).unwrap().get(0);
         assert_eq!(updated, fresh, "updated from {version}");

@@ -68,6 +68,28 @@ fn crashes_under_load() {
     minters.stop().check(cycles);
 }
 
+/// After a crash, ids go on in a later unit of time, however long that is.
+#[test]
+fn crashes_in_other_layouts() {
+    for layout in ["sonyflake", "time:32 seq:16 epoch:0 unit:1s"] {
+        let cluster = Cluster::with_clock("layouts");
+        let call = format!("next_id(0, 's', '{layout}')");
+        let minters = Minters::start_by(&cluster, "postgres", 8, &call);
+        let cycles = 4 * times();
+        for cycle in 0..cycles {
+            minters.await_more(10_000);
+            let behind_ms = BEHIND_MS[usize::try_from(cycle / 2 % 4).unwrap()];
+            if cycle % 2 == 0 {
+                kill_the_postmaster(&cluster, behind_ms);
+            } else {
+                stop_immediately(&cluster, behind_ms);
+            }
+        }
+        minters.await_more(10_000);
+        minters.stop().check(cycles);
+    }
+}
+
 /// All processes stand still while they mint, the data directory is copied, and its WAL cut to what had been
 /// flushed: what a machine finds whose power failed.
 #[test]

@@ -17,11 +17,11 @@ use crate::cluster::Cluster;
 pub const AHEAD_MS: i64 = 10;
 
 /// What each session does again and again. Ids are given also by what is rolled back.
-const ROUND: [&str; 3] = [
-    "COPY (SELECT next_id(5, 's') FROM generate_series(1, 20000)) TO STDOUT (FORMAT binary)",
-    "COPY (INSERT INTO ids SELECT next_id(5, 's') FROM generate_series(1, 500) RETURNING id) TO STDOUT (FORMAT binary)",
-    "COPY (INSERT INTO ids SELECT next_id(5, 's') FROM generate_series(1, 500) RETURNING id) TO STDOUT (FORMAT binary)",
-];
+fn round(next_id: &str) -> [String; 3] {
+    let copy = |query| format!("COPY ({query}) TO STDOUT (FORMAT binary)");
+    let insert = format!("INSERT INTO ids SELECT {next_id} FROM generate_series(1, 500) RETURNING id");
+    [copy(format!("SELECT {next_id} FROM generate_series(1, 20000)")), copy(insert.clone()), copy(insert)]
+}
 
 /// Mints so many ids, and a few more.
 pub fn mint(cluster: &Cluster, database: &str, sessions: usize, ids: u64) -> Given {
@@ -54,6 +54,11 @@ pub struct Given {
 
 impl Minters {
     pub fn start(cluster: &Cluster, database: &str, sessions: usize) -> Self {
+        Self::start_by(cluster, database, sessions, "next_id(5, 's')")
+    }
+
+    /// The same, by that call.
+    pub fn start_by(cluster: &Cluster, database: &str, sessions: usize, next_id: &str) -> Self {
         let mut config = Config::new();
         config.host_path(&cluster.socket).user("postgres").dbname(database);
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("torture").join(&cluster.name);
@@ -73,11 +78,13 @@ impl Minters {
             let (config, stop, refused) = (config.clone(), minters.stop.clone(), minters.refused.clone());
             let (given, gap) = (Arc::<AtomicU64>::default(), minters.longest_gap_ms.clone());
             minters.given.push(given.clone());
+            let round = round(next_id);
             minters.sessions.push(thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(mut client) = config.connect(NoTls) {
                         mint_in(
                             &mut client,
+                            &round,
                             &stop,
                             &mut file,
                             &Counters { given: &given, gap: &gap, refused: &refused },
@@ -158,15 +165,21 @@ struct Counters<'a> {
 }
 
 /// Mints until the session ends, by what happens to the server.
-fn mint_in(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counters: &Counters<'_>) {
+fn mint_in(
+    client: &mut Client,
+    round: &[String],
+    stop: &AtomicBool,
+    log: &mut impl Write,
+    counters: &Counters<'_>,
+) {
     let mut last = Instant::now();
-    let mut round = 0;
+    let mut n = 0;
     while !stop.load(Ordering::Relaxed) {
-        let rolled_back = round % 4 == 1;
+        let rolled_back = n % 4 == 1;
         if rolled_back && client.batch_execute("BEGIN").is_err() {
             return;
         }
-        match copy(client, ROUND[round % ROUND.len()], |id| {
+        match copy(client, &round[n % round.len()], |id| {
             log.write_all(&id.to_ne_bytes()).unwrap();
             if counters.given.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) {
                 counters.gap.fetch_max(u64::try_from(last.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
@@ -191,7 +204,7 @@ fn mint_in(client: &mut Client, stop: &AtomicBool, log: &mut impl Write, counter
         if rolled_back && client.batch_execute("ROLLBACK").is_err() {
             return;
         }
-        round += 1;
+        n += 1;
     }
 }
 

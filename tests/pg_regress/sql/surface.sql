@@ -3,8 +3,11 @@ SELECT d.deptype, pg_describe_object(d.classid, d.objid, 0) AS object
 FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
 WHERE e.extname = 'insta_ids' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
     -- Since PostgreSQL 18 a view's row type is among them.
-    AND d.classid <> 'pg_type'::regclass
+    AND NOT EXISTS (SELECT FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND t.typtype = 'c')
 ORDER BY 2;
+
+SELECT typname, typlen, typbyval, typalign, typstorage, obj_description(oid, 'pg_type') AS comment
+FROM pg_type WHERE typname = 'id_layout';
 
 \x
 SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' AS function,
