@@ -46,6 +46,7 @@ END
 $$;
 GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.clock() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
 -- It is no secret, and an owner of the database may dump it.
 GRANT SELECT ON SEQUENCE insta_ids.lease TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.stat_get_ids() TO pg_monitor;

@@ -76,6 +76,12 @@ COMMENT ON OPERATOR =(id_layout, id_layout) IS
 COMMENT ON OPERATOR <>(id_layout, id_layout) IS
     'not equal';
 
+-- Tickets
+COMMENT ON FUNCTION insta_ids.create_ticket_server(text, integer, integer, integer) IS
+    'makes this server one of several that give out tickets';
+COMMENT ON FUNCTION insta_ids.next_ticket(text) IS
+    'next ticket of a ticket server';
+
 -- Clock and figures
 COMMENT ON FUNCTION insta_ids.clock() IS
     'the clock, the time of ids, how far that is ahead, and the lease';

@@ -37,7 +37,8 @@ extension_sql_file!(
         api::reading::id_min_layout,
     ]
 );
-extension_sql_file!("../sql/clock.sql", name = "clock");
+extension_sql_file!("../sql/tickets.sql", name = "tickets");
+extension_sql_file!("../sql/clock.sql", name = "clock", requires = ["tickets"]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called by the server when it loads the library.

@@ -32,6 +32,16 @@ pub(crate) struct NotAShortcode<'a> {
     pub(crate) why: ShortcodeError,
 }
 
+/// No ticket server has this name.
+pub(crate) struct NoTicketServer(String);
+
+impl NoTicketServer {
+    /// From a name in the database's encoding.
+    pub(crate) fn named(name: &[u8]) -> Self {
+        Self(std::str::from_utf8(name).map_or_else(|_| name.escape_ascii().to_string(), str::to_owned))
+    }
+}
+
 impl From<id::Error> for ErrorReport {
     fn from(error: id::Error) -> Self {
         match error {
@@ -223,6 +233,13 @@ impl From<NotAShortcode<'_>> for ErrorReport {
             format!("invalid short code: \"{}\"", shortened(code)),
         )
         .set_detail(why.to_string())
+    }
+}
+
+impl From<NoTicketServer> for ErrorReport {
+    fn from(NoTicketServer(name): NoTicketServer) -> Self {
+        report(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("ticket server \"{name}\" does not exist"))
+            .set_hint("Make it with insta_ids.create_ticket_server().")
     }
 }
 

@@ -5,6 +5,7 @@ mod clock;
 mod layouts;
 mod minting;
 mod reading;
+mod tickets;
 
 use crate::mint::{Mint, Refusal};
 use crate::pg::clock::ServerClock;

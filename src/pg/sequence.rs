@@ -1,6 +1,6 @@
-//! Sequences: the argument that names one, and `nextval` on it.
+//! Sequences: the argument that names one, `nextval` on it, and the flush that makes a value final.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::panic::{catch_unwind, resume_unwind};
 
 use pgrx::callconv::{Arg, ArgAbi};
@@ -26,6 +26,21 @@ impl Sequence {
         self.0.to_u32()
     }
 
+    /// The sequence of a ticket server, by its name in the database's encoding. A name that is too long has
+    /// none, and is not cut off.
+    pub(crate) fn of_ticket_server(name: &[u8]) -> Option<Self> {
+        let name = CString::new([b"ticket_", name].concat()).ok()?;
+        if name.count_bytes() >= pg_sys::NAMEDATALEN as usize {
+            return None;
+        }
+        // SAFETY: called in a transaction, and the strings outlive the calls.
+        let oid = unsafe {
+            let schema = pg_sys::get_namespace_oid(c"insta_ids".as_ptr(), true);
+            pg_sys::get_relname_relid(name.as_ptr(), schema)
+        };
+        (oid != pg_sys::Oid::INVALID).then_some(Self(oid))
+    }
+
     /// The sequence's next value, with all that `nextval` checks: kind, privileges, range.
     ///
     /// Refused in a read-only transaction and on a standby before anything else, also on a temporary
@@ -41,6 +56,29 @@ impl Sequence {
             }
             resume_unwind(cause)
         })
+    }
+
+    /// Makes the value that [`Sequence::next`] returned final: no crash gives it out again. `nextval` leaves
+    /// that to the commit, and whoever keeps the value elsewhere may not wait for one; what covers it may also
+    /// have been logged by another session, which has not committed. So all is flushed that the sequence's
+    /// page was logged with.
+    pub(crate) fn flush(self) {
+        let (no_lock, share) = (pg_sys::NoLock.cast_signed(), pg_sys::BUFFER_LOCK_SHARE.cast_signed());
+        // SAFETY: `next` locked the sequence until the transaction's end, so it is there, with its one page.
+        // That is locked, as its position is written in two halves. The end of the transaction or
+        // subtransaction gives back what an error leaves behind.
+        unsafe {
+            let relation = pg_sys::relation_open(self.0, no_lock);
+            let page = pg_sys::ReadBuffer(relation, 0);
+            pg_sys::LockBuffer(page, share);
+            // What is not permanent has no position in the WAL.
+            let logged = pg_sys::BufferIsPermanent(page).then(|| pg_sys::BufferGetLSNAtomic(page));
+            pg_sys::UnlockReleaseBuffer(page);
+            pg_sys::relation_close(relation, no_lock);
+            if let Some(logged) = logged {
+                pg_sys::XLogFlush(logged);
+            }
+        }
     }
 }
 

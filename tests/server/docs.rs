@@ -8,8 +8,17 @@ use crate::cluster::{Cluster, checkout};
 
 /// The blocks of SQL in a document, in their order.
 fn examples(document: &str) -> Vec<String> {
+    blocks(document, "sql")
+}
+
+/// The blocks in a document that begin with this, in their order: `sql`, or with a word behind it, by which a test
+/// finds those that need more than one server or session.
+pub fn blocks(document: &str, kind: &str) -> Vec<String> {
     let text = fs::read_to_string(checkout().join(document)).unwrap();
-    text.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+    text.split(&format!("```{kind}\n"))
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -55,5 +64,5 @@ fn the_reference_has_the_comments_words() {
             functions += 1;
         }
     }
-    assert_eq!(functions, 37);
+    assert_eq!(functions, 39);
 }

@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::cluster::Cluster;
 
 /// All the functions, with arguments to be drawn.
-const FUNCTIONS: [&str; 30] = [
+const FUNCTIONS: [&str; 32] = [
     "next_id({int}, {sequence})",
     "count(*) FROM next_ids({int}, {sequence}, {count})",
     "make_id({time}, {int}, {bigint})",
@@ -33,6 +33,8 @@ const FUNCTIONS: [&str; 30] = [
     "id_max({time}, {layout})",
     "id_between({bigint}, {time}, {time}, {layout})",
     "{layout} = {layout}, id_layout_hash({layout}), id_layout_hash_extended({layout}, {bigint}), id_layout_send({layout})",
+    "insta_ids.create_ticket_server({name}, {int}, {int}, {int})",
+    "insta_ids.next_ticket({name})",
     "insta_ids.clock()",
     "insta_ids.advance_clock({time})",
     "insta_ids.stat_get_ids()",
@@ -51,7 +53,7 @@ const LAYOUTS: [&str; 9] = [
     "'time:2 shard:31 seq:31 epoch:1314220021721'",
 ];
 
-const EXTREMES: [&str; 9] = ["NULL", "0", "1", "-1", "8191", "8192", "1023", "1024", "86399999"];
+const EXTREMES: [&str; 11] = ["NULL", "0", "1", "-1", "32", "64", "8191", "8192", "1023", "1024", "86399999"];
 const TIMES: [&str; 9] = [
     "NULL",
     "'infinity'",
@@ -63,6 +65,8 @@ const TIMES: [&str; 9] = [
     "now()",
     "clock_timestamp() + interval '59 min'",
 ];
+const NAMES: [&str; 9] =
+    ["NULL", "''", "'t'", "'s'", "'a.b'", "'\"%s\"'", "'ß'", "repeat('ß', 28)", "repeat('x', 100000)"];
 const SEQUENCES: [&str; 9] = [
     "NULL",
     "'s'",
@@ -141,6 +145,7 @@ impl Draw {
                 }
                 "layout" => format!("{}::id_layout", self.layout()),
                 "text" => self.text(),
+                "name" => self.0.of(&NAMES).to_owned(),
                 "sequence" => format!("{}::regclass", self.0.of(&SEQUENCES)),
                 _ => self.time(),
             };
@@ -203,7 +208,8 @@ fn a_million_calls() {
     assert_eq!(by_state.values().sum::<u64>(), SESSIONS * ROUNDS * CALLS);
     // All that was drawn was understood: no call failed by its syntax, or by its arguments' types.
     // A superuser who takes values of the lease itself pushes it ahead of the clock, up to where that is refused.
-    let meant = ["00000", "2200H", "22003", "22008", "22023", "22P02", "42809", "42P01", "55000"];
+    let meant =
+        ["00000", "2200H", "22003", "22008", "22023", "22P02", "42704", "42710", "42809", "42P01", "55000"];
     assert!(by_state.keys().all(|state| meant.contains(state)), "{by_state:?}");
     assert!(by_state["00000"] > SESSIONS * ROUNDS * CALLS / 4);
     assert!(!cluster.log().contains("terminated by signal"));

@@ -10,5 +10,6 @@ mod fuzz;
 mod oracle;
 mod pace;
 mod regress;
+mod tickets;
 mod uniqueness;
 mod upgrade;
