@@ -5,6 +5,7 @@ mod availability;
 mod chance;
 #[allow(dead_code, reason = "shared with tests/torture")]
 mod cluster;
+mod decoders;
 mod docs;
 mod fuzz;
 mod oracle;

@@ -1,0 +1,170 @@
+//! Promise: sql/decoders.sql, on a server with nothing installed, reads ids as the extension does.
+
+use std::path::Path;
+use std::process::Command;
+
+use postgres::Client;
+use postgres::error::SqlState;
+
+use crate::cluster::{Cluster, checkout, pg_config};
+
+/// A server with the extension in `public`, and the decoders in the schema `plain`.
+fn both(name: &str) -> (Cluster, Client) {
+    let cluster = Cluster::start(name);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE SCHEMA plain").unwrap();
+    let status = Command::new(format!("{}/psql", pg_config("--bindir")))
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-h"])
+        .arg(&cluster.socket)
+        .arg("-f")
+        .arg(checkout().join("sql/decoders.sql"))
+        .env("PGOPTIONS", "-c search_path=plain,public")
+        .status()
+        .unwrap();
+    assert!(status.success());
+    (cluster, client)
+}
+
+/// A hundred thousand over the whole range of `bigint`, and the edges of all its bits.
+const IDS: &str = "
+    SELECT ('x' || substr(md5(n::text), 1, 16))::bit(64)::bigint AS id FROM generate_series(1, 100000) n
+    UNION ALL
+    SELECT sign * (1::bigint << bit) + step
+    FROM generate_series(0, 62) bit, unnest('{1, -1}'::int[]) sign, unnest('{-1, 0, 1}'::int[]) step
+    UNION ALL
+    VALUES (0), (9223372036854775807), (-9223372036854775808)";
+
+/// A hundred thousand over all times that ids hold, to the microsecond, and the edges of these.
+const TIMES: &str = "
+    SELECT '2011-08-24 21:07:01.721+00'::timestamptz
+           + (('x' || substr(md5(n::text), 1, 15))::bit(60)::bigint % 1099511627776000) * interval '1 us' AS at
+    FROM generate_series(1, 100000) n
+    UNION ALL
+    SELECT unnest('{2011-08-24 21:07:01.721+00, 2011-08-24 21:07:01.721999+00, 2011-08-24 21:07:01.722+00,
+                    2026-03-29 01:59:59.999999+01, 2026-03-29 03:00:00+02, 2046-06-27 17:00:49.496+00,
+                    2046-06-27 17:00:49.496999+00}'::timestamptz[])";
+
+/// How many rows of a query there are, and in how many of them not all columns are true.
+fn wrong(client: &mut Client, of: &str, columns: &[&str]) -> (i64, i64) {
+    let query = format!("SELECT count(*), count(*) FILTER (WHERE NOT ({})) FROM {of}", columns.join(" AND "));
+    let row = client.query_one(&query, &[]).unwrap();
+    (row.get(0), row.get(1))
+}
+
+#[test]
+fn decoders_read_what_the_extension_reads() {
+    let (_cluster, mut client) = both("decoders");
+    let (ids, times) = (format!("({IDS}) i"), format!("({TIMES}) t"));
+    let between = format!(
+        "(SELECT id, row_number() OVER () AS n FROM ({IDS}) i) i
+         JOIN (SELECT at AS lo, lag(at, 1, at) OVER () AS hi, row_number() OVER () AS n FROM ({TIMES}) t) t USING (n)"
+    );
+    // Whatever the session's zone and format are.
+    for (zone, style) in [("UTC", "ISO"), ("America/New_York", "SQL, DMY"), ("Asia/Kathmandu", "German")] {
+        client.batch_execute(&format!("SET timezone = '{zone}'; SET datestyle = '{style}'")).unwrap();
+        let same = ["id_time", "id_shard", "id_seq", "id_parts"]
+            .map(|function| format!("plain.{function}(id) IS NOT DISTINCT FROM public.{function}(id)"));
+        let same: Vec<&str> = same.iter().map(String::as_str).collect();
+        assert_eq!(wrong(&mut client, &ids, &same), (100_381, 0), "{zone}");
+        let same = ["plain.id_min(at) = public.id_min(at)", "plain.id_max(at) = public.id_max(at)"];
+        assert_eq!(wrong(&mut client, &times, &same), (100_007, 0), "{zone}");
+        let same = ["plain.id_between(id, lo, hi) = public.id_between(id, lo, hi)"];
+        assert_eq!(wrong(&mut client, &between, &same), (100_007, 0), "{zone}");
+    }
+    // Until the extension has functions for short codes: there and back, and what was published.
+    let back = ["plain.shortcode_id(plain.id_shortcode(id)) = id", "plain.id_shortcode(id) ~ '^(A|[^A].*)$'"];
+    assert_eq!(wrong(&mut client, &ids, &back), (100_381, 0));
+    let answers = checkout().join("tests/vectors/known-answers.csv");
+    let mut published = 0;
+    for answer in csv::Reader::from_path(answers).unwrap().records() {
+        let answer = answer.unwrap();
+        let (id, code): (i64, &str) = (answer[1].parse().unwrap(), &answer[2]);
+        if !code.is_empty() {
+            let row = client
+                .query_one("SELECT plain.id_shortcode($1), plain.shortcode_id($2)", &[&id, &code])
+                .unwrap();
+            assert_eq!((row.get(0), row.get(1)), (code, id));
+            published += 1;
+        }
+    }
+    assert_eq!(published, 3);
+}
+
+#[test]
+fn decoders_refuse_what_is_no_short_code() {
+    let (_cluster, mut client) = both("codes");
+    let private = format!("BQ0eAlwhDrw{}", "x-_9".repeat(7));
+    for (code, id) in [
+        ("A", 0),
+        ("B", 1),
+        ("_", 63),
+        ("P__________", -1),
+        ("IAAAAAAAAAA", i64::MIN),
+        (&private, 1_455_920_561_485_265_648),
+    ] {
+        assert_eq!(client.query_one("SELECT plain.shortcode_id($1)", &[&code]).unwrap().get::<_, i64>(0), id);
+    }
+    let (shorter, longer) = (private.get(1..28).unwrap(), format!("{private}A"));
+    for code in ["", "Q__________", "AAAAAAAAAAAA", "A\n", " A", "a+b", "a/b", "a=", "ä", shorter, &longer] {
+        let error = client.query("SELECT plain.shortcode_id($1)", &[&code]).unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::INVALID_TEXT_REPRESENTATION), "{code:?}: {error}");
+    }
+    for at in ["2046-06-27 17:00:49.497+00", "infinity", "-infinity"] {
+        assert!(client.query(&format!("SELECT plain.id_min('{at}')"), &[]).is_err(), "{at}");
+    }
+}
+
+/// They are declared as the extension's are, and the planner sees through all of them but one: then their bodies are
+/// as immutable as they say.
+#[test]
+fn decoders_are_inlined() {
+    let (_cluster, mut client) = both("inlined");
+    let differently_declared = "
+        SELECT count(*), count(*) FILTER (WHERE
+            (p.provolatile, p.proisstrict, p.proparallel, p.prorettype, p.proargnames, obj_description(p.oid))
+            IS DISTINCT FROM
+            (n.provolatile, n.proisstrict, n.proparallel, n.prorettype, n.proargnames, obj_description(n.oid)))
+        FROM pg_proc p JOIN pg_proc n USING (proname, proargtypes)
+        WHERE p.pronamespace = 'plain'::regnamespace AND n.pronamespace = 'public'::regnamespace";
+    let row = client.query_one(differently_declared, &[]).unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (7, 0));
+    client
+        .batch_execute(
+            "SET search_path = plain; CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz, code text)",
+        )
+        .unwrap();
+    for call in [
+        "id_time(id)",
+        "id_shard(id)",
+        "id_seq(id)",
+        "id_min(at)",
+        "id_max(at)",
+        "id_between(id, at, at)",
+        "id_shortcode(id)",
+        "shortcode_id(code)",
+    ] {
+        let plan = explain(&mut client, &format!("SELECT {call} FROM t"));
+        assert!(!plan.contains(call.split('(').next().unwrap()), "{plan}");
+        client.batch_execute(&format!("CREATE INDEX ON t (({call}))")).unwrap();
+    }
+    let range = "SELECT * FROM t WHERE id_between(id, '2026-02-01', '2026-02-02')";
+    let plan = explain(&mut client, range);
+    assert!(plan.contains("Index Cond: ((t.id >= ") && plan.contains(" AND (t.id < "), "{plan}");
+}
+
+fn explain(client: &mut Client, query: &str) -> String {
+    let rows = client.query(&format!("EXPLAIN (VERBOSE, COSTS OFF) {query}"), &[]).unwrap();
+    rows.iter().map(|row| row.get::<_, &str>(0).to_owned() + "\n").collect()
+}
+
+/// They are for servers without the extension, so they are no part of it; and they do not replace what is there.
+#[test]
+fn decoders_are_not_the_extensions() {
+    let installed = format!("{}/extension/decoders.sql", pg_config("--sharedir"));
+    assert!(!Path::new(&installed).exists());
+    let cluster = Cluster::start("beside");
+    let mut client = cluster.connect();
+    let sql = std::fs::read_to_string(checkout().join("sql/decoders.sql")).unwrap();
+    let error = client.batch_execute(&sql).unwrap_err();
+    assert_eq!(error.code(), Some(&SqlState::DUPLICATE_FUNCTION));
+}
