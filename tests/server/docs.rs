@@ -23,7 +23,7 @@ pub fn blocks(document: &str, kind: &str) -> Vec<String> {
 
 #[test]
 fn every_example_runs() {
-    for document in ["README.md", "docs/reference.md", "docs/operations.md"] {
+    for document in ["README.md", "docs/reference.md", "docs/operations.md", "docs/reading-by-time.md"] {
         let cluster = Cluster::start("docs");
         let mut client = cluster.connect();
         if document == "README.md" {

@@ -10,6 +10,7 @@ mod docs;
 mod fuzz;
 mod oracle;
 mod pace;
+mod reading;
 mod regress;
 mod tickets;
 mod uniqueness;
