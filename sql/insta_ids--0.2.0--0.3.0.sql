@@ -1,4 +1,4 @@
--- From 0.2.0 to 0.3.0: layouts, JSON and short codes.
+-- From 0.2.0 to 0.3.0: layouts, JSON, short codes, tickets.
 
 -- Layouts.
 
@@ -85,6 +85,74 @@ CREATE FUNCTION id_shortcode(id bigint) RETURNS text
 CREATE FUNCTION shortcode_id(code text) RETURNS bigint
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shortcode_id_wrapper';
 
+-- Tickets.
+
+CREATE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    sequence text := 'ticket_' || name;
+    longest integer := current_setting('max_identifier_length');
+BEGIN
+    IF name = '' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'name of a ticket server is empty';
+    END IF;
+    IF octet_length(sequence) > longest THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('name of ticket server "%s" is too long', name),
+            DETAIL = format('It has %s bytes, and can have %s.', octet_length(name), longest - length('ticket_'));
+    END IF;
+    IF servers < 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('number of ticket servers %s is less than 1', servers);
+    END IF;
+    IF server NOT BETWEEN 1 AND servers THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('ticket server number %s is out of range', server),
+            DETAIL = format('Ticket servers are numbered from 1 to %s.', servers);
+    END IF;
+    IF bits NOT IN (32, 64) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('tickets cannot have %s bits', bits),
+            DETAIL = 'Tickets have 32 or 64 bits.';
+    END IF;
+    EXECUTE format(
+        'CREATE SEQUENCE insta_ids.%I AS %s START %s MINVALUE %3$s INCREMENT %s NO CYCLE CACHE 1',
+        sequence, CASE bits WHEN 32 THEN 'integer' ELSE 'bigint' END, server, servers);
+EXCEPTION
+    -- The second, when two sessions make it at once.
+    WHEN duplicate_table OR unique_violation THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = format('ticket server "%s" already exists', name);
+END
+$$;
+
+CREATE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ticket_wrapper';
+
+-- What is new in the schema of administration is for superusers, whatever ALTER DEFAULT PRIVILEGES gives away.
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+        FROM pg_proc p, aclexplode(coalesce(proacl, acldefault('f', proowner)))
+        WHERE pronamespace = 'insta_ids'::regnamespace AND proname IN ('create_ticket_server', 'next_ticket') AND grantee <> proowner
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END
+$$;
+GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
+
 -- What each function is.
 
 COMMENT ON FUNCTION next_id(integer, regclass) IS
@@ -157,3 +225,7 @@ COMMENT ON OPERATOR =(id_layout, id_layout) IS
     'equal';
 COMMENT ON OPERATOR <>(id_layout, id_layout) IS
     'not equal';
+COMMENT ON FUNCTION insta_ids.create_ticket_server(text, integer, integer, integer) IS
+    'makes this server one of several that give out tickets';
+COMMENT ON FUNCTION insta_ids.next_ticket(text) IS
+    'next ticket of a ticket server';

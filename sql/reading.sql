@@ -21,3 +21,6 @@ CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz) RETURNS bo
 CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz, layout id_layout) RETURNS boolean
     IMMUTABLE PARALLEL SAFE
     RETURN id >= id_min(lo, layout) AND id < id_min(hi, layout);
+
+CREATE FUNCTION shortcode_id(code text) RETURNS bigint
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shortcode_id_wrapper';

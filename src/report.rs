@@ -1,5 +1,7 @@
 //! What users are told: each error's SQLSTATE, message, DETAIL and HINT. The only place with SQLSTATEs.
 
+use std::borrow::Cow;
+
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -17,9 +19,6 @@ pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
 /// A count of ids below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
 
-/// An id below zero, which has no short code.
-pub(crate) struct NegativeId(pub(crate) i64);
-
 /// A text that is no layout.
 pub(crate) struct NotALayout<'a> {
     pub(crate) text: &'a str,
@@ -28,18 +27,16 @@ pub(crate) struct NotALayout<'a> {
 
 /// A text that is no short code.
 pub(crate) struct NotAShortcode<'a> {
-    pub(crate) code: &'a str,
+    pub(crate) code: &'a [u8],
     pub(crate) why: ShortcodeError,
 }
 
 /// No ticket server has this name.
-pub(crate) struct NoTicketServer(String);
+pub(crate) struct NoTicketServer<'a>(pub(crate) &'a [u8]);
 
-impl NoTicketServer {
-    /// From a name in the database's encoding.
-    pub(crate) fn named(name: &[u8]) -> Self {
-        Self(std::str::from_utf8(name).map_or_else(|_| name.escape_ascii().to_string(), str::to_owned))
-    }
+/// A text in the database's encoding, as it can stand in a message: its very bytes, if they are a `str`.
+pub(crate) fn readable(text: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(text).map_or_else(|_| text.escape_ascii().to_string().into(), Cow::from)
 }
 
 impl From<id::Error> for ErrorReport {
@@ -194,13 +191,6 @@ impl From<NegativeCount> for ErrorReport {
     }
 }
 
-impl From<NegativeId> for ErrorReport {
-    fn from(NegativeId(id): NegativeId) -> Self {
-        report(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("id {id} is negative"))
-            .set_detail("Short codes stand for 0 and more.")
-    }
-}
-
 impl From<NotALayout<'_>> for ErrorReport {
     fn from(NotALayout { text, why }: NotALayout<'_>) -> Self {
         report(
@@ -230,16 +220,19 @@ impl From<NotAShortcode<'_>> for ErrorReport {
     fn from(NotAShortcode { code, why }: NotAShortcode<'_>) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
-            format!("invalid short code: \"{}\"", shortened(code)),
+            format!("invalid short code: \"{}\"", shortened(&readable(code))),
         )
         .set_detail(why.to_string())
     }
 }
 
-impl From<NoTicketServer> for ErrorReport {
-    fn from(NoTicketServer(name): NoTicketServer) -> Self {
-        report(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("ticket server \"{name}\" does not exist"))
-            .set_hint("Make it with insta_ids.create_ticket_server().")
+impl From<NoTicketServer<'_>> for ErrorReport {
+    fn from(NoTicketServer(name): NoTicketServer<'_>) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+            format!("ticket server \"{}\" does not exist", readable(name)),
+        )
+        .set_hint("Make it with insta_ids.create_ticket_server().")
     }
 }
 

@@ -11,11 +11,11 @@ use crate::id::hash::mix;
 use crate::mint::Clock;
 use crate::pg::clock::ServerClock;
 use crate::pg::layout::StoredLayout;
-use crate::report::{NotALayout, SqlResult};
+use crate::report::{NotALayout, SqlResult, readable};
 
 #[pg_extern(sql = false)]
 fn id_layout_in(text: &CStr) -> SqlResult<StoredLayout> {
-    let text = text.to_string_lossy();
+    let text = readable(text.to_bytes());
     let layout = Layout::parse(&text, ServerClock.now()).map_err(|why| NotALayout { text: &text, why })?;
     Ok(layout.into())
 }

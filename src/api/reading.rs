@@ -7,7 +7,7 @@ use crate::id::{Id, Layout, shortcode};
 use crate::json;
 use crate::pg::layout::StoredLayout;
 use crate::pg::timestamp::{millis_of, timestamp_of};
-use crate::report::{NegativeId, NotAShortcode, SqlResult};
+use crate::report::{NotAShortcode, SqlResult};
 
 #[pg_extern(immutable, strict, parallel_safe)]
 fn id_time(id: i64) -> TimestampWithTimeZone {
@@ -70,11 +70,13 @@ fn id_max_layout(at: TimestampWithTimeZone, layout: StoredLayout) -> SqlResult<i
 }
 
 #[pg_extern(immutable, strict, parallel_safe)]
-fn id_shortcode(id: i64) -> SqlResult<String> {
-    Ok(shortcode::encode(Id::from_bits(id)).ok_or(NegativeId(id))?)
+fn id_shortcode(id: i64) -> String {
+    shortcode::encode(Id::from_bits(id))
 }
 
-#[pg_extern(immutable, strict, parallel_safe)]
-fn shortcode_id(code: &str) -> SqlResult<i64> {
+/// Its SQL is in sql/reading.sql, as to pgrx these bytes would be a `bytea`: in a database whose encoding is not
+/// UTF-8 a text may be no `str`.
+#[pg_extern(sql = false)]
+fn shortcode_id(code: &[u8]) -> SqlResult<i64> {
     Ok(shortcode::decode(code).map_err(|why| NotAShortcode { code, why })?.bits())
 }

@@ -152,28 +152,33 @@ proptest! {
     }
 
     #[test]
-    fn short_codes_come_back(id in 0..=i64::MAX, private in "[A-Za-z0-9_-]{28}") {
+    fn short_codes_come_back(id: i64, private in "[A-Za-z0-9_-]{28}") {
         let id = Id::from_bits(id);
-        let code = shortcode::encode(id).unwrap();
+        let code = shortcode::encode(id);
         prop_assert!(code.len() <= 11 && !code.starts_with('A'));
-        prop_assert_eq!(shortcode::decode(&code), Ok(id));
-        prop_assert_eq!(shortcode::decode(&(code + &private)), Ok(id));
+        prop_assert_eq!(shortcode::decode(code.as_bytes()), Ok(id));
+        prop_assert_eq!(shortcode::decode((code + &private).as_bytes()), Ok(id));
     }
 
     #[test]
     fn any_text_is_a_short_code_or_an_error(code in prop_oneof![any::<String>(), "[A-Za-z0-9_-]{0,45}"]) {
-        match shortcode::decode(&code) {
+        match shortcode::decode(code.as_bytes()) {
             Ok(id) => {
                 let own = if code.len() > 28 { &code[..code.len() - 28] } else { &code };
                 let shortest = own.trim_start_matches('A');
                 let shortest = if shortest.is_empty() { "A" } else { shortest };
-                prop_assert_eq!(shortcode::encode(id).unwrap(), shortest);
+                prop_assert_eq!(shortcode::encode(id), shortest);
             }
-            Err(ShortcodeError::NotADigit(c)) => prop_assert!(code.contains(c)),
+            Err(ShortcodeError::NotADigit(place)) => {
+                let byte = code.as_bytes()[place - 1];
+                prop_assert!(!byte.is_ascii_alphanumeric() && byte != b'-' && byte != b'_');
+            }
             Err(ShortcodeError::Length(length)) => {
                 prop_assert!(length == code.len() && !(1..=11).contains(&length) && !(29..=39).contains(&length));
             }
-            Err(ShortcodeError::TooLarge) => prop_assert!(code.len() == 11 || code.len() == 39),
+            Err(ShortcodeError::TooLarge) => {
+                prop_assert!((code.len() == 11 || code.len() == 39) && !(b'A'..=b'P').contains(&code.as_bytes()[0]));
+            }
         }
     }
 
