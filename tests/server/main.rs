@@ -3,6 +3,7 @@
 
 mod availability;
 mod chance;
+mod clients;
 #[allow(dead_code, reason = "shared with tests/torture")]
 mod cluster;
 mod decoders;

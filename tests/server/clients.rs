@@ -1,0 +1,88 @@
+//! Clients that speak the binary format.
+
+use std::error::Error;
+use std::process::Command;
+
+use bytes::BytesMut;
+use postgres::error::SqlState;
+use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+use crate::chance::Chance;
+use crate::cluster::{Cluster, checkout};
+
+/// A layout as its bytes, whether it is one or not.
+#[derive(Debug, PartialEq)]
+struct Bytes(Vec<u8>);
+
+impl<'a> FromSql<'a> for Bytes {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(raw.to_vec()))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        ty.name() == "id_layout"
+    }
+}
+
+impl ToSql for Bytes {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        ty.name() == "id_layout"
+    }
+
+    to_sql_checked!();
+}
+
+#[test]
+fn tokio_postgres() {
+    let cluster = Cluster::start("binary");
+    let mut client = cluster.connect();
+    for name in ["instagram", "twitter", "discord", "pgedge", "pgdog", "mastodon", "sonyflake", "js53"] {
+        let row = client.query_one("SELECT $1::text::id_layout", &[&name]).unwrap();
+        let bytes: Bytes = row.get(0);
+        assert_eq!(bytes.0.len(), 16);
+        let row =
+            client.query_one("SELECT $1::id_layout, $1 = $2::text::id_layout", &[&bytes, &name]).unwrap();
+        assert_eq!((row.get::<_, Bytes>(0), row.get(1)), (bytes, true), "{name}");
+    }
+    // What is no layout is an error for users, whatever it is.
+    let mut chance = Chance::from_seed(1);
+    let mut layouts = 0;
+    for _ in 0..20_000 {
+        let length = if chance.below(10) == 0 { chance.below(40) } else { 16 };
+        let byte = |n| {
+            // Often within its range: an epoch in six bytes, small numbers elsewhere.
+            let most = [1, 1, 2, 256, 256, 256, 256, 256, 1, 1, 2, 256, 70, 33, 33, 3];
+            let most = if chance.below(20) == 0 { 256 } else { *most.get(n).unwrap_or(&256) };
+            u8::try_from(chance.below(most)).unwrap()
+        };
+        let bytes = Bytes((0..usize::try_from(length).unwrap()).map(byte).collect());
+        match client.query_one("SELECT $1::id_layout::text::id_layout = $1, $1", &[&bytes]) {
+            Ok(row) => {
+                assert!(row.get::<_, bool>(0), "{bytes:?}");
+                layouts += 1;
+            }
+            Err(error) => {
+                let codes = [SqlState::INVALID_BINARY_REPRESENTATION, SqlState::PROTOCOL_VIOLATION];
+                assert!(codes.contains(error.code().unwrap()), "{bytes:?}: {error}");
+            }
+        }
+    }
+    assert!(layouts > 1000, "only {layouts} were layouts");
+}
+
+#[test]
+fn psycopg() {
+    let cluster = Cluster::start("psycopg");
+    // Debian's own Python, for which scripts/test installs psycopg 3.
+    let run = Command::new("/usr/bin/python3")
+        .arg(checkout().join("tests/clients/binary.py"))
+        .arg(&cluster.socket)
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
