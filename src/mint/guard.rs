@@ -15,9 +15,12 @@ use super::atomic::{AtomicU64, Ordering};
 use crate::id::hash::mix;
 use crate::id::{Layout, Millis, Seq, Shard};
 
-/// How many residues of a sequence have slots of their own; the others share them. More than are used up in a
+/// Of so many bits' residues each has a slot of its own; beyond, they share them. More than are used up in a
 /// millisecond.
-const MOST_RESIDUES: u32 = 1 << 16;
+const MOST_BITS: u32 = 16;
+
+/// The slots of a sequence begin at a multiple of as many as it has residues, or of 2^this.
+const BEGIN_BITS: u32 = 10;
 
 /// A stretch of the guard, for layouts of similar units.
 ///
@@ -52,11 +55,12 @@ impl Guard {
     #[must_use]
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
         let Stretch { grain, slots, .. } = Stretch::of(layout);
-        let residues = layout.residues().min(MOST_RESIDUES);
-        // Where a window of a sequence can begin.
-        let step = residues.min(1024) as usize;
-        let begin = key.place(slots.len() / step) * step;
-        let place = (begin + (seq.get() % residues) as usize) % slots.len();
+        let bits = layout.fields().seq_bits.min(MOST_BITS);
+        let begin_bits = bits.min(BEGIN_BITS);
+        let begin = key.place(slots.len() >> begin_bits) << begin_bits;
+        let place = begin + (seq.get() & ((1 << bits) - 1)) as usize;
+        // Those that begin near the end go on at the beginning.
+        let place = if place < slots.len() { place } else { place - slots.len() };
         Slot { cell: &self.slots[slots.start + place], grain: *grain }
     }
 }
