@@ -47,8 +47,9 @@ $$;
 GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.clock() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
--- It is no secret, and an owner of the database may dump it.
+-- They are no secret, and an owner of the database may dump them.
 GRANT SELECT ON SEQUENCE insta_ids.lease TO PUBLIC;
+GRANT SELECT ON insta_ids.partitioned TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.stat_get_ids() TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
 

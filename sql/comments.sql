@@ -99,3 +99,13 @@ COMMENT ON SEQUENCE insta_ids.lease IS
     'a time that ids of this database have not reached, in Unix milliseconds; written by the extension alone';
 COMMENT ON SCHEMA insta_ids IS
     'administration of insta_ids';
+
+-- Partitions by time
+COMMENT ON FUNCTION insta_ids.create_partitions(regclass, interval, timestamptz, timestamptz, text, id_layout) IS
+    'creates the partitions that begin before last, from the one that holds first on, and returns those it made';
+COMMENT ON FUNCTION insta_ids.drop_partitions(regclass, timestamptz) IS
+    'drops the partitions whose ids are all older than before, and returns their names';
+COMMENT ON FUNCTION insta_ids.partitions(regclass) IS
+    'partitions of a table, with their ids and times';
+COMMENT ON TABLE insta_ids.partitioned IS
+    'tables with partitions by time, the time zone of these, and the layout of the ids';

@@ -38,7 +38,13 @@ extension_sql_file!(
     ]
 );
 extension_sql_file!("../sql/tickets.sql", name = "tickets");
-extension_sql_file!("../sql/clock.sql", name = "clock", requires = ["tickets"]);
+extension_sql_file!(
+    "../sql/partitions.sql",
+    name = "partitions",
+    requires = [api::reading::id_time_layout, api::reading::id_min_layout]
+);
+// It ends by revoking what default privileges gave away of all that is before it.
+extension_sql_file!("../sql/clock.sql", name = "clock", requires = ["tickets", "partitions"]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called by the server when it loads the library.

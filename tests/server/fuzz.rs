@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::cluster::Cluster;
 
 /// All the functions, with arguments to be drawn.
-const FUNCTIONS: [&str; 32] = [
+const FUNCTIONS: [&str; 35] = [
     "next_id({int}, {sequence})",
     "count(*) FROM next_ids({int}, {sequence}, {count})",
     "make_id({time}, {int}, {bigint})",
@@ -39,6 +39,9 @@ const FUNCTIONS: [&str; 32] = [
     "insta_ids.advance_clock({time})",
     "insta_ids.stat_get_ids()",
     "insta_ids.stat_reset()",
+    "insta_ids.create_partitions({relation}, {interval}, {time}, {time}, {zone}, {layout})",
+    "insta_ids.drop_partitions({relation}, {time})",
+    "insta_ids.partitions({relation})",
 ];
 
 const LAYOUTS: [&str; 9] = [
@@ -78,6 +81,23 @@ const SEQUENCES: [&str; 9] = [
     "4294967295::oid",
     "'insta_ids.lease'",
 ];
+
+const RELATIONS: [&str; 7] =
+    ["NULL", "'s'", "'t'", "'partitioned'", "'partitioned'", "0::oid", "'pg_class_oid_index'"];
+/// None that makes many partitions of the time that ids hold.
+const INTERVALS: [&str; 10] = [
+    "NULL",
+    "'0'",
+    "'-1 day'",
+    "'1 us'",
+    "'1 month 1 day'",
+    "'10 years'",
+    "'100 years'",
+    "'4000 days'",
+    "'2147483647 days'",
+    "'178956970 years'",
+];
+const ZONES: [&str; 6] = ["NULL", "''", "'UTC'", "'Europe/Berlin'", "'Europe/Atlantis'", "'<x>-15'"];
 
 /// Draws expressions, always the same ones from a seed.
 struct Draw(Chance);
@@ -147,6 +167,9 @@ impl Draw {
                 "text" => self.text(),
                 "name" => self.0.of(&NAMES).to_owned(),
                 "sequence" => format!("{}::regclass", self.0.of(&SEQUENCES)),
+                "relation" => format!("{}::regclass", self.0.of(&RELATIONS)),
+                "interval" => format!("{}::interval", self.0.of(&INTERVALS)),
+                "zone" => format!("{}::text", self.0.of(&ZONES)),
                 _ => self.time(),
             };
             call.replace_range(at..=end, &argument);
@@ -180,6 +203,10 @@ fn a_million_calls() {
         let sessions: Vec<_> = (0..SESSIONS)
             .map(|session| {
                 let mut client = cluster.connect();
+                // Of its own, as what makes partitions locks out others who do.
+                client
+                    .batch_execute("CREATE TEMPORARY TABLE partitioned (id bigint) PARTITION BY RANGE (id)")
+                    .unwrap();
                 scope.spawn(move || {
                     let mut draw = Draw(Chance::from_seed(session));
                     let mut states = std::collections::BTreeMap::<String, u64>::new();
@@ -208,8 +235,10 @@ fn a_million_calls() {
     assert_eq!(by_state.values().sum::<u64>(), SESSIONS * ROUNDS * CALLS);
     // All that was drawn was understood: no call failed by its syntax, or by its arguments' types.
     // A superuser who takes values of the lease itself pushes it ahead of the clock, up to where that is refused.
-    let meant =
-        ["00000", "2200H", "22003", "22008", "22023", "22P02", "42704", "42710", "42809", "42P01", "55000"];
+    let meant = [
+        "00000", "2200H", "22003", "22008", "22023", "22P02", "42704", "42710", "42809", "42P01", "42P17",
+        "55000",
+    ];
     assert!(by_state.keys().all(|state| meant.contains(state)), "{by_state:?}");
     assert!(by_state["00000"] > SESSIONS * ROUNDS * CALLS / 4);
     assert!(!cluster.log().contains("terminated by signal"));

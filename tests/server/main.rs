@@ -11,6 +11,7 @@ mod docs;
 mod fuzz;
 mod oracle;
 mod pace;
+mod partitions;
 mod reading;
 mod regress;
 mod tickets;

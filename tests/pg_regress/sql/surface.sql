@@ -2,8 +2,10 @@
 SELECT d.deptype, pg_describe_object(d.classid, d.objid, 0) AS object
 FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
 WHERE e.extname = 'insta_ids' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-    -- Since PostgreSQL 18 a view's row type is among them.
-    AND NOT EXISTS (SELECT FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND t.typtype = 'c')
+    -- In later versions of PostgreSQL the types of rows and of arrays are among them.
+    AND NOT EXISTS (
+        SELECT FROM pg_type t
+        WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (t.typtype = 'c' OR t.typcategory = 'A'))
 ORDER BY 2;
 
 SELECT typname, typlen, typbyval, typalign, typstorage, obj_description(oid, 'pg_type') AS comment
@@ -37,8 +39,8 @@ SELECT extname, extrelocatable FROM pg_extension WHERE extname = 'insta_ids';
 SELECT 'schema' AS kind, nspname AS name, regexp_replace(nspacl::text, 'postgres=[^,]*,', '') AS privileges, obj_description(oid, 'pg_namespace') AS comment
 FROM pg_namespace WHERE nspname = 'insta_ids'
 UNION ALL
-SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' ELSE relkind::text END, relname, regexp_replace(relacl::text, 'postgres=[^,]*,', ''), obj_description(oid, 'pg_class')
-FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace
+SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'r' THEN 'table' ELSE relkind::text END, relname, regexp_replace(relacl::text, 'postgres=[^,]*,', ''), obj_description(oid, 'pg_class')
+FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace AND relkind <> 'i'
 ORDER BY 1, 2;
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'insta_ids.stat_ids'::regclass AND attnum > 0 ORDER BY attnum;
