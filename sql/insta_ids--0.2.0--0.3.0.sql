@@ -1,4 +1,4 @@
--- From 0.2.0 to 0.3.0: layouts, JSON, short codes, tickets.
+-- From 0.2.0 to 0.3.0: layouts, JSON, short codes, tickets, partitions by time.
 
 -- Layouts.
 
@@ -137,21 +137,279 @@ $$;
 CREATE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ticket_wrapper';
 
+-- Partitions by time.
+
+-- The zone in which each parent's partitions begin and end, and the layout of its ids.
+CREATE TABLE insta_ids.partitioned (
+    parent regclass PRIMARY KEY,
+    timezone text NOT NULL,
+    layout @extschema@.id_layout NOT NULL
+);
+-- A parent that was dropped is dumped as a number, and that can be another table's where it is restored.
+SELECT pg_catalog.pg_extension_config_dump(
+    'insta_ids.partitioned', 'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = parent)');
+
+CREATE FUNCTION insta_ids.partitions(parent regclass)
+    RETURNS TABLE (partition regclass, ids int8range, times tstzrange)
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    kind record;
+    layout @extschema@.id_layout := coalesce(
+        (SELECT p.layout FROM insta_ids.partitioned p WHERE p.parent = partitions.parent), 'instagram');
+BEGIN
+    SELECT c.relname, p.partrelid IS NOT NULL AS partitioned, pg_get_partkeydef(c.oid) AS key,
+           p.partstrat = 'r' AND p.partnatts = 1 AND a.atttypid = 'bigint'::regtype AS by_id
+    INTO kind
+    FROM pg_class c
+    LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
+    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.partattrs[0]
+    WHERE c.oid = parent;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_table',
+            MESSAGE = format('relation with OID %s does not exist', parent::oid);
+    ELSIF NOT kind.partitioned THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'wrong_object_type',
+            MESSAGE = format('"%s" is not a partitioned table', kind.relname),
+            DETAIL = 'Partitions by time are those of a table that is partitioned by range of its ids.';
+    ELSIF kind.by_id IS NOT TRUE THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('table "%s" is not partitioned by range of one bigint column', kind.relname),
+            DETAIL = format('Its partition key is %s.', kind.key);
+    END IF;
+
+    RETURN QUERY
+    SELECT c.oid::regclass, b.ids, b.times
+    FROM pg_inherits h
+    JOIN pg_class c ON c.oid = h.inhrelid
+    -- The default partition has no bounds.
+    LEFT JOIN LATERAL (
+        SELECT int8range(m[1]::bigint, m[2]::bigint) AS ids,
+               tstzrange(@extschema@.id_time(m[1]::bigint, layout), @extschema@.id_time(m[2]::bigint, layout)) AS times
+        FROM regexp_matches(
+            pg_get_expr(c.relpartbound, c.oid),
+            $re$FROM \((?:'(-?\d+)'|MINVALUE)\) TO \((?:'(-?\d+)'|MAXVALUE)\)$re$) m
+    ) b ON true
+    WHERE h.inhparent = parent
+    ORDER BY b.ids;
+END
+$$;
+
+CREATE FUNCTION insta_ids.create_partitions(
+        parent regclass, every interval, first timestamptz, last timestamptz,
+        timezone text DEFAULT current_setting('TimeZone'), layout @extschema@.id_layout DEFAULT NULL)
+    RETURNS SETOF regclass
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    months integer := extract(year FROM every) * 12 + extract(month FROM every);
+    days integer := extract(day FROM every);
+    ms numeric := extract(epoch FROM every - make_interval(months => months, days => days)) * 1000;
+    remembered insta_ids.partitioned;
+    epoch timestamptz;
+    facts record;
+    there int8range[];
+    zone text;
+    origin timestamp := '2001-01-01';
+    passed integer;
+    local timestamp;
+    lo timestamptz;
+    hi timestamptz;
+    bounds int8range;
+    suffix text;
+    name text;
+    partition text;
+    other record;
+BEGIN
+    -- Not STRICT, for the layout.
+    IF num_nulls(parent, every, first, last, timezone) > 0 THEN
+        RETURN;
+    ELSIF (CASE
+            WHEN months > 0 THEN days = 0 AND ms = 0
+            WHEN days > 0 THEN months = 0 AND ms = 0
+            ELSE months = 0 AND days = 0 AND ms > 0 AND ms < 86400000 AND ms = trunc(ms)
+        END) IS NOT TRUE
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('interval "%s" is not a length of partitions', every),
+            DETAIL = 'Partitions are whole months long, or whole days, or less than a day and whole milliseconds.';
+    ELSIF first > last THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'first is later than last',
+            DETAIL = format('They are %s and %s.', first, last);
+    END IF;
+    -- Refuses what is no such parent.
+    PERFORM insta_ids.partitions(parent);
+
+    -- What ATTACH PARTITION takes: writers and readers go on, other calls wait, and find the partitions.
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+
+    SELECT c.relname, n.nspname, t.spcname, m.amname, k.attname AS key,
+           p.partdefid::regclass AS rest, d.relname AS rest_name, pg_get_userbyid(c.relowner) AS owner
+    INTO facts
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_partitioned_table p ON p.partrelid = c.oid
+    JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = p.partattrs[0]
+    LEFT JOIN pg_class d ON d.oid = p.partdefid
+    LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+    LEFT JOIN pg_am m ON m.oid = c.relam
+    WHERE c.oid = parent;
+
+    SELECT * INTO remembered FROM insta_ids.partitioned p WHERE p.parent = create_partitions.parent;
+    IF NOT FOUND THEN
+        DELETE FROM insta_ids.partitioned p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
+        INSERT INTO insta_ids.partitioned VALUES (parent, timezone, coalesce(layout, 'instagram'))
+        RETURNING * INTO remembered;
+    ELSIF lower(timezone) NOT IN (lower(remembered.timezone), lower(current_setting('TimeZone'))) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('partitions of "%s" are made in time zone "%s", not in "%s"',
+                facts.relname, remembered.timezone, timezone),
+            DETAIL = 'The time zone of the first call holds for all later ones.',
+            HINT = 'Leave the time zone out.';
+    ELSIF layout OPERATOR(@extschema@.<>) remembered.layout THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('ids of "%s" have the layout "%s", not "%s"', facts.relname, remembered.layout, layout),
+            DETAIL = 'The layout of the first call holds for all later ones.',
+            HINT = 'Leave the layout out.';
+    END IF;
+    timezone := remembered.timezone;
+    layout := remembered.layout;
+
+    epoch := @extschema@.id_time(0, layout);
+    -- Refuses what ids do not hold, before anything is made.
+    PERFORM @extschema@.id_min(first, layout), @extschema@.id_min(last, layout);
+    there := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
+
+    -- Months and days are counted in local time, what is shorter in time that passes.
+    IF ms > 0 THEN
+        zone := 'UTC';
+        origin := origin AT TIME ZONE timezone AT TIME ZONE zone;
+    ELSE
+        zone := timezone;
+    END IF;
+    local := first AT TIME ZONE zone;
+    IF months > 0 THEN
+        passed := (extract(year FROM local) - 2001) * 12 + extract(month FROM local) - 1;
+        local := origin + make_interval(months => passed - passed % months);
+    ELSE
+        local := date_bin(every, local, origin);
+    END IF;
+
+    -- One early: where clocks show a midnight twice, the day begins at the second.
+    local := local - every;
+    LOOP
+        lo := greatest(local AT TIME ZONE zone, epoch);
+        EXIT WHEN lo >= last;
+        suffix := to_char(local, CASE
+            WHEN months > 0 THEN '_YYYY_MM'
+            WHEN days > 0 THEN '_YYYY_MM_DD'
+            WHEN ms % 60000 = 0 THEN '_YYYY_MM_DD_HH24MI"z"'
+            ELSE '_YYYY_MM_DD_HH24MISSMS"z"'
+        END);
+        local := local + every;
+        hi := local AT TIME ZONE zone;
+        CONTINUE WHEN hi <= first;
+        bounds := int8range(@extschema@.id_min(lo, layout), @extschema@.id_min(hi, layout));
+        -- Empty is a day that a zone left out when it went over the date line, and what is within a unit of the layout.
+        CONTINUE WHEN isempty(bounds) OR bounds = ANY (there);
+
+        -- A cast to name cuts between characters.
+        name := substr((suffix || facts.relname)::name, length(suffix) + 1) || suffix;
+        IF bounds && ANY (there) THEN
+            SELECT c.relname, p.times INTO other
+            FROM insta_ids.partitions(parent) p JOIN pg_class c ON c.oid = p.partition
+            WHERE p.ids && bounds ORDER BY p.ids LIMIT 1;
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_object_definition',
+                MESSAGE = format('partition "%s" would overlap partition "%s"', name, other.relname),
+                DETAIL = format('The new one is from %s to %s, the other from %s to %s.', lo, hi,
+                    coalesce(lower(other.times)::text, 'MINVALUE'), coalesce(upper(other.times)::text, 'MAXVALUE')),
+                HINT = 'Give the length that the partitions there have, or begin where they end.';
+        END IF;
+        partition := format('%I.%I', facts.nspname, name);
+        -- Not PARTITION OF, for which nobody else could use the parent. Identity and indexes come with ATTACH.
+        EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED', partition, parent)
+            || ' INCLUDING STORAGE INCLUDING COMPRESSION)'
+            || coalesce(' USING ' || quote_ident(facts.amname), '')
+            || coalesce(' TABLESPACE ' || quote_ident(facts.spcname), '');
+        IF facts.owner <> current_user THEN
+            EXECUTE format('ALTER TABLE %s OWNER TO %I', partition, facts.owner);
+        END IF;
+        BEGIN
+            EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
+                parent, partition, lower(bounds), upper(bounds));
+        EXCEPTION WHEN check_violation THEN
+            EXECUTE format('SELECT count(*) AS rows, min(%1$I) AS id FROM %2$s WHERE %1$I >= $1 AND %1$I < $2',
+                facts.key, facts.rest)
+            INTO other USING lower(bounds), upper(bounds);
+            RAISE EXCEPTION USING
+                ERRCODE = 'check_violation',
+                MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.rest_name, name),
+                DETAIL = format('It has %s of them; the first has the id %s, of %s.',
+                    other.rows, other.id, @extschema@.id_time(other.id, layout)),
+                HINT = 'Move them out of it, create the partition, and insert them anew.';
+        END;
+        RETURN NEXT partition::regclass;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION insta_ids.drop_partitions(parent regclass, before timestamptz) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout @extschema@.id_layout := coalesce(
+        (SELECT p.layout FROM insta_ids.partitioned p WHERE p.parent = drop_partitions.parent), 'instagram');
+    -- Before the first id there is nothing to drop.
+    bound bigint := @extschema@.id_min(greatest(before, @extschema@.id_time(0, layout)), layout);
+    partition text;
+BEGIN
+    -- Refuses what is no such parent.
+    PERFORM insta_ids.partitions(parent);
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+    FOR partition IN
+        SELECT p.partition FROM insta_ids.partitions(parent) p
+        WHERE NOT lower_inf(p.ids) AND upper(p.ids) <= bound
+        ORDER BY p.ids
+    LOOP
+        EXECUTE format('DROP TABLE %s', partition);
+        RETURN NEXT partition;
+    END LOOP;
+END
+$$;
+
 -- What is new in the schema of administration is for superusers, whatever ALTER DEFAULT PRIVILEGES gives away.
 DO $$
 DECLARE
     command text;
 BEGIN
     FOR command IN
-        SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
-        FROM pg_proc p, aclexplode(coalesce(proacl, acldefault('f', proowner)))
-        WHERE pronamespace = 'insta_ids'::regnamespace AND proname IN ('create_ticket_server', 'next_ticket') AND grantee <> proowner
+        SELECT format('REVOKE ALL ON %s FROM %s', object, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+        FROM (
+            SELECT 'insta_ids.partitioned', relowner, relacl FROM pg_class WHERE oid = 'insta_ids.partitioned'::regclass
+            UNION ALL
+            SELECT format('FUNCTION %s', oid::regprocedure), proowner, coalesce(proacl, acldefault('f', proowner))
+            FROM pg_proc
+            WHERE pronamespace = 'insta_ids'::regnamespace
+                AND proname IN ('create_ticket_server', 'next_ticket', 'create_partitions', 'drop_partitions', 'partitions')
+        ) o (object, owner, acl), aclexplode(acl)
+        WHERE grantee <> owner
     LOOP
         EXECUTE command;
     END LOOP;
 END
 $$;
 GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
+-- It is no secret, and an owner of the database may dump it.
+GRANT SELECT ON insta_ids.partitioned TO PUBLIC;
 
 -- What each function is.
 
@@ -229,3 +487,11 @@ COMMENT ON FUNCTION insta_ids.create_ticket_server(text, integer, integer, integ
     'makes this server one of several that give out tickets';
 COMMENT ON FUNCTION insta_ids.next_ticket(text) IS
     'next ticket of a ticket server';
+COMMENT ON FUNCTION insta_ids.create_partitions(regclass, interval, timestamptz, timestamptz, text, id_layout) IS
+    'creates the partitions that begin before last, from the one that holds first on, and returns those it made';
+COMMENT ON FUNCTION insta_ids.drop_partitions(regclass, timestamptz) IS
+    'drops the partitions whose ids are all older than before, and returns their names';
+COMMENT ON FUNCTION insta_ids.partitions(regclass) IS
+    'partitions of a table, with their ids and times';
+COMMENT ON TABLE insta_ids.partitioned IS
+    'tables with partitions by time, the time zone of these, and the layout of the ids';

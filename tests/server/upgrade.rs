@@ -25,9 +25,13 @@ const SURFACE: &str = "
         LEFT JOIN pg_class r ON d.classid = 'pg_class'::regclass AND r.oid = d.objid
         LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid
         CROSS JOIN LATERAL (SELECT coalesce(p.proacl, n.nspacl, r.relacl) AS privileges) i
-        WHERE e.extname = 'insta_ids' AND d.deptype = 'e' AND coalesce(t.typtype, 'b') <> 'c'
+        WHERE e.extname = 'insta_ids' AND d.deptype = 'e' AND coalesce(t.typtype, 'b') <> 'c' AND coalesce(t.typcategory, '') <> 'A'
         UNION ALL
-        SELECT 'configuration ' || unnest(extconfig)::regclass FROM pg_extension WHERE extname = 'insta_ids'
+        SELECT concat_ws(' | ', attname, attnum, format_type(atttypid, atttypmod), attnotnull)
+        FROM pg_attribute WHERE attrelid = 'insta_ids.partitioned'::regclass AND attnum > 0
+        UNION ALL
+        SELECT concat_ws(' | ', 'configuration', unnest(extconfig)::regclass, unnest(extcondition))
+        FROM pg_extension WHERE extname = 'insta_ids'
     ) lines";
 
 /// The install scripts of the versions before this one.
