@@ -86,3 +86,21 @@ fn psycopg() {
         .unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
+
+/// Texts of a database whose encoding is not UTF-8 are not UTF-8.
+#[test]
+fn other_encodings() {
+    let cluster = Cluster::start("encodings");
+    for (encoding, text) in [("LATIN1", "é"), ("EUC_JP", "日本"), ("SQL_ASCII", "é")] {
+        let database = encoding.to_lowercase();
+        let make = format!("CREATE DATABASE {database} ENCODING {encoding} LOCALE 'C' TEMPLATE template0");
+        cluster.connect().batch_execute(&make).unwrap();
+        let mut client = cluster.connect_to(&database);
+        client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+        for query in [format!("SELECT '{text}'::id_layout"), format!("SELECT shortcode_id('B{text}')")] {
+            let error = client.simple_query(&query).unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::INVALID_TEXT_REPRESENTATION), "{encoding}: {error}");
+        }
+        client.batch_execute("SELECT 'twitter'::id_layout, shortcode_id('BQ0eAlwhDrw')").unwrap();
+    }
+}

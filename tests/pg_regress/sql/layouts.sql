@@ -107,4 +107,8 @@ SELECT 'x'::id_layout;
 SELECT next_id(1024, 's', 'twitter');
 SELECT make_id('2081-01-01', 1, 1, 'twitter');
 SELECT shortcode_id('');
+-- The clock is past the last instant, or before the first.
+SELECT next_id(0, 's', 'time:30 epoch:0');
+SELECT next_ids(0, 's', 2, 'time:30 epoch:0');
+SELECT next_id(0, 's') > 0 AS others_go_on;
 DROP SEQUENCE s;
