@@ -1,11 +1,9 @@
 //! What users are told: each error's SQLSTATE, message, DETAIL and HINT. The only place with SQLSTATEs.
 
-use std::borrow::Cow;
-
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, shortened};
+use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, readable};
 use crate::mint::{Event, Refusal};
 use crate::pg::lease::NoLease;
 use crate::pg::sequence::NoSuchRelation;
@@ -21,7 +19,7 @@ pub(crate) struct NegativeCount(pub(crate) i32);
 
 /// A text that is no layout.
 pub(crate) struct NotALayout<'a> {
-    pub(crate) text: &'a str,
+    pub(crate) text: &'a [u8],
     pub(crate) why: TextError,
 }
 
@@ -33,11 +31,6 @@ pub(crate) struct NotAShortcode<'a> {
 
 /// No ticket server has this name.
 pub(crate) struct NoTicketServer<'a>(pub(crate) &'a [u8]);
-
-/// A text in the database's encoding, as it can stand in a message: its very bytes, if they are a `str`.
-pub(crate) fn readable(text: &[u8]) -> Cow<'_, str> {
-    std::str::from_utf8(text).map_or_else(|_| text.escape_ascii().to_string().into(), Cow::from)
-}
 
 impl From<id::Error> for ErrorReport {
     fn from(error: id::Error) -> Self {
@@ -195,7 +188,7 @@ impl From<NotALayout<'_>> for ErrorReport {
     fn from(NotALayout { text, why }: NotALayout<'_>) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
-            format!("invalid input syntax for type id_layout: \"{}\"", shortened(text)),
+            format!("invalid input syntax for type id_layout: \"{}\"", readable(text)),
         )
         .set_detail(why.to_string())
         .set_hint(format!(
@@ -220,7 +213,7 @@ impl From<NotAShortcode<'_>> for ErrorReport {
     fn from(NotAShortcode { code, why }: NotAShortcode<'_>) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
-            format!("invalid short code: \"{}\"", shortened(&readable(code))),
+            format!("invalid short code: \"{}\"", readable(code)),
         )
         .set_detail(why.to_string())
     }

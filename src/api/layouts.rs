@@ -11,12 +11,12 @@ use crate::id::hash::mix;
 use crate::mint::Clock;
 use crate::pg::clock::ServerClock;
 use crate::pg::layout::StoredLayout;
-use crate::report::{NotALayout, SqlResult, readable};
+use crate::report::{NotALayout, SqlResult};
 
 #[pg_extern(sql = false)]
 fn id_layout_in(text: &CStr) -> SqlResult<StoredLayout> {
-    let text = readable(text.to_bytes());
-    let layout = Layout::parse(&text, ServerClock.now()).map_err(|why| NotALayout { text: &text, why })?;
+    let text = text.to_bytes();
+    let layout = Layout::parse(text, ServerClock.now()).map_err(|why| NotALayout { text, why })?;
     Ok(layout.into())
 }
 

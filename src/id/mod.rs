@@ -17,4 +17,4 @@ pub use error::{Error, Times};
 pub use layout::{Fields, Invalid, Layout};
 pub use parts::{Id, Millis, Seq, Shard};
 pub use shortcode::ShortcodeError;
-pub use text::{TextError, shortened};
+pub use text::{TextError, readable};

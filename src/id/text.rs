@@ -57,22 +57,24 @@ impl Layout {
     /// ```
     /// use insta_ids::id::{Layout, Millis};
     ///
-    /// let parse = |text| Layout::parse(text, Millis::new(1_800_000_000_000));
+    /// let parse = |text: &str| Layout::parse(text.as_bytes(), Millis::new(1_800_000_000_000));
     /// let layout = parse("time:39 seq:8 shard:16 epoch:2014-09-01 unit:10ms")?;
     /// assert_eq!(layout, parse("sonyflake")?);
     /// assert_eq!(layout.to_string(), "time:39 seq:8 shard:16 epoch:1409529600000 unit:10ms");
     /// assert!(parse("time:41 shard:13 seq:12 epoch:0").is_err()); // 66 bits
     /// # Ok::<(), insta_ids::id::TextError>(())
     /// ```
-    pub fn parse(text: &str, now: Millis) -> Result<Self, TextError> {
+    pub fn parse(text: &[u8], now: Millis) -> Result<Self, TextError> {
         let text = text.trim_ascii();
+        // In an encoding that is not UTF-8 it may be no `str`; then it is no layout either.
+        let text = std::str::from_utf8(text).map_err(|_| TextError::NotAField(readable(text)))?;
         if let Some((_, layout)) = Self::PRESETS.iter().find(|(name, _)| *name == text) {
             return Ok(*layout);
         }
         let [mut time, mut shard, mut seq, mut epoch, mut unit] = [None; 5];
         let mut seq_above_shard = false;
         for word in text.split_ascii_whitespace() {
-            let unknown = || TextError::NotAField(shortened(word));
+            let unknown = || TextError::NotAField(readable(word.as_bytes()));
             let (name, value) = word.split_once(':').ok_or_else(unknown)?;
             match name {
                 "time" => set(&mut time, "time", bits("time", value)?)?,
@@ -157,12 +159,13 @@ fn number(text: &str) -> Option<i64> {
     text.parse().ok()
 }
 
-/// So much of a text as belongs into a message.
+/// A text in whatever encoding, as it can stand in a message: its very bytes, if they are a `str` and not many.
+/// Of more, the first ones: cut off and escaped, so that no character is broken, and nothing long is copied.
 #[must_use]
-pub fn shortened(text: &str) -> String {
-    const LENGTH: usize = 60;
-    match text.char_indices().nth(LENGTH) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
+pub fn readable(text: &[u8]) -> String {
+    const MOST: usize = 60;
+    if text.len() > MOST {
+        return format!("{}...", text[..MOST].escape_ascii());
     }
+    std::str::from_utf8(text).map_or_else(|_| text.escape_ascii().to_string(), str::to_owned)
 }

@@ -150,7 +150,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
             let id = layout.id(at, shard, seq)?;
             // The whole unit: after a crash, ids go on from the end of the lease, and that must not be in it.
             let until = now.stamp.with(at.plus(rest_ms));
-            if !self.leased(lease, until, now.stamp, times)? {
+            if !self.leased(lease, until, now.stamp, layout)? {
                 continue;
             }
             // If the server's time was reset meanwhile, the id is of a time that is no more.

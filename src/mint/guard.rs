@@ -19,9 +19,6 @@ use crate::id::{Layout, Millis, Seq, Shard};
 /// millisecond.
 const MOST_BITS: u32 = 16;
 
-/// The slots of a sequence begin at a multiple of as many as it has residues, or of 2^this.
-const BEGIN_BITS: u32 = 10;
-
 /// A stretch of the guard, for layouts of similar units.
 ///
 /// They are kept apart because a slot remembers little of what was before its last use: a unit of 1 s would
@@ -37,10 +34,10 @@ struct Stretch {
 
 /// Most slots are for the unit that most layouts have.
 const STRETCHES: [Stretch; 4] = [
-    Stretch { grain: 0, units_below_ms: 8, slots: 0..832 << 10 },
-    Stretch { grain: 3, units_below_ms: 64, slots: 832 << 10..896 << 10 },
-    Stretch { grain: 6, units_below_ms: 512, slots: 896 << 10..960 << 10 },
-    Stretch { grain: 9, units_below_ms: 4096, slots: 960 << 10..1024 << 10 },
+    Stretch { grain: 0, units_below_ms: 8, slots: 0..640 << 10 },
+    Stretch { grain: 3, units_below_ms: 64, slots: 640 << 10..768 << 10 },
+    Stretch { grain: 6, units_below_ms: 512, slots: 768 << 10..896 << 10 },
+    Stretch { grain: 9, units_below_ms: 4096, slots: 896 << 10..1024 << 10 },
 ];
 
 /// In which milliseconds every residue was used, in shared memory. All zeroes is a valid guard: nothing was
@@ -56,9 +53,9 @@ impl Guard {
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
         let Stretch { grain, slots, .. } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MOST_BITS);
-        let begin_bits = bits.min(BEGIN_BITS);
-        let begin = key.place(slots.len() >> begin_bits) << begin_bits;
-        let place = begin + (seq.get() & ((1 << bits) - 1)) as usize;
+        // Anywhere: if all began at multiples of their number of residues, many would share the slots of their
+        // first values.
+        let place = key.place(slots.len()) + (seq.get() & ((1 << bits) - 1)) as usize;
         // Those that begin near the end go on at the beginning.
         let place = if place < slots.len() { place } else { place - slots.len() };
         Slot { cell: &self.slots[slots.start + place], grain: *grain }

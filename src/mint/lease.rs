@@ -7,7 +7,7 @@
 
 use super::atomic::{AtomicU64, Ordering};
 use super::{Clock, Event, MOST_AHEAD_MS, Mint, Refusal, Stamp};
-use crate::id::{Millis, Times};
+use crate::id::{Layout, Millis, Times};
 
 /// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
 /// the clock ids can be after a crash.
@@ -130,16 +130,19 @@ impl Leases {
         }
     }
 
-    /// Drops what a database had leased by other records: by the extension before it was made anew.
-    fn drop_others(&self, key: LeaseKey) {
+    /// Drops what a database had leased by other records: by the extension before it was made anew. Returns until
+    /// when that was.
+    fn drop_others(&self, key: LeaseKey) -> Stamp {
+        let mut latest = Stamp::default();
         for entry in &self.0 {
             let until = entry.until.load(Ordering::Acquire);
             let owner = entry.key.load(Ordering::Relaxed);
-            if owner != key.0 && owner >> 32 == key.0 >> 32 && until != TAKEN {
-                // If it changed hands meanwhile, it is another's.
-                entry.change(until, 0);
+            // If it changed hands meanwhile, it is another's.
+            if owner != key.0 && owner >> 32 == key.0 >> 32 && until != TAKEN && entry.change(until, 0) {
+                latest = latest.max(Stamp::from_bits(until));
             }
         }
+        latest
     }
 
     fn has_room(&self, key: LeaseKey, now: Stamp) -> bool {
@@ -186,9 +189,11 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         lease: Stamp,
         wanted: Stamp,
         now: Stamp,
-        times: Times,
+        layout: Layout,
     ) -> Result<bool, Refusal> {
-        let renewal = Renewal::Of { lease, wanted: wanted.at() };
+        let times = layout.times();
+        // With the next unit, so that nobody waits when that begins.
+        let renewal = Renewal::Of { lease, wanted: wanted.at().plus(layout.fields().unit_ms.into()) };
         if lease <= wanted {
             self.renew(true, renewal, times)?;
             return Ok(false);
@@ -284,14 +289,19 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
             }
             return match renewal {
                 Renewal::Of { wanted, .. } => {
-                    // The end of a long unit can be further ahead than a lease reaches.
+                    // The end of a long unit, or of the next, can be further ahead than a lease reaches.
                     let least = written.max(wanted.plus(1)).plus(-LEASE_MS);
                     self.write(raised.with(raised.at().max(least)))
                 }
                 Renewal::From(_) => {
                     // Written down, and left to the next to mint: they find what a restore may write meanwhile.
-                    self.leases.drop_others(self.database);
-                    self.record.write(written.max(raised.at().plus(self.max_ahead_ms + 1)));
+                    let before = self.leases.drop_others(self.database);
+                    let mut until = written.max(raised.at().plus(self.max_ahead_ms + 1));
+                    if before.generation() == raised.generation() {
+                        // Ids of a long unit reach further; its lease covers them.
+                        until = until.max(before.at());
+                    }
+                    self.record.write(until);
                     Ok(())
                 }
             };

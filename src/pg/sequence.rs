@@ -29,10 +29,11 @@ impl Sequence {
     /// The sequence of a ticket server, by its name in the database's encoding. A name that is too long has
     /// none, and is not cut off.
     pub(crate) fn of_ticket_server(name: &[u8]) -> Option<Self> {
-        let name = CString::new([b"ticket_", name].concat()).ok()?;
-        if name.count_bytes() >= pg_sys::NAMEDATALEN as usize {
+        const PREFIX: &[u8] = b"ticket_";
+        if PREFIX.len() + name.len() >= pg_sys::NAMEDATALEN as usize {
             return None;
         }
+        let name = CString::new([PREFIX, name].concat()).ok()?;
         // SAFETY: called in a transaction, and the strings outlive the calls.
         let oid = unsafe {
             let schema = pg_sys::get_namespace_oid(c"insta_ids".as_ptr(), true);

@@ -87,10 +87,13 @@ pub(crate) struct Paper {
     held: Cell<bool>,
     /// Another session is writing, and takes its time.
     pub(crate) busy: Cell<bool>,
+    /// Nobody may need the lease so much as to wait for it.
+    pub(crate) must_not_wait: Cell<bool>,
 }
 
 impl Record for Paper {
     fn lock(&self, patience: bool) -> Lock {
+        assert!(!(patience && self.must_not_wait.get()), "the lease had run out");
         if self.busy.get() && !patience {
             return Lock::Busy;
         }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 use insta_ids::id::{Id, Layout, Millis};
-use insta_ids::mint::{Key, LeaseKey, Leases, Mint, Refusal, SessionOrder, SharedTime, Slot, Stats};
+use insta_ids::mint::{Key, LeaseKey, Leases, Mint, Refusal, SessionOrder, SharedTime, Slot, Stamp, Stats};
 use proptest::prelude::*;
 
 use crate::mint::{AHEAD_MS, Paper, START, Step, Still, TOLERANCE_MS, step};
@@ -31,15 +31,8 @@ fn stretch(layout: Layout) -> usize {
 }
 
 impl Server {
-    fn try_mint(
-        &self,
-        clock: &Still,
-        record: &Paper,
-        order: &mut SessionOrder,
-        layout: Layout,
-        value: i64,
-    ) -> Result<Id, Refusal> {
-        let mint = Mint {
+    fn with<'a>(&'a self, clock: &'a Still, record: &'a Paper) -> Mint<'a, Still, Paper> {
+        Mint {
             clock,
             record,
             time: &self.time,
@@ -49,7 +42,18 @@ impl Server {
             session: 0,
             max_ahead_ms: AHEAD_MS,
             tolerance_ms: TOLERANCE_MS,
-        };
+        }
+    }
+
+    fn try_mint(
+        &self,
+        clock: &Still,
+        record: &Paper,
+        order: &mut SessionOrder,
+        layout: Layout,
+        value: i64,
+    ) -> Result<Id, Refusal> {
+        let mint = self.with(clock, record);
         let (shard, seq) = (layout.shard(0).unwrap(), layout.seq(value).unwrap());
         let slot = Slot::new(&self.slots[stretch(layout)][seq.get() as usize % 16], layout);
         let last = order.last(Key::new(42, 1, 2, shard, layout), self.time.stamp());
@@ -125,7 +129,7 @@ fn one_session_uses_every_residue_of_every_unit() {
         ("time:41 epoch:0", 1000),
         ("time:32 seq:4 epoch:0 unit:1s", 10),
     ] {
-        let layout = Layout::parse(text, START).unwrap();
+        let layout = Layout::parse(text.as_bytes(), START).unwrap();
         let unit = i64::from(layout.fields().unit_ms);
         let begin = layout.floor(START);
         let clock = mint_units(layout, units, AHEAD_MS);
@@ -138,7 +142,42 @@ fn one_session_uses_every_residue_of_every_unit() {
 /// The unit that begins as far ahead as can be set ends further ahead than a lease reaches.
 #[test]
 fn the_furthest_lead_of_the_longest_unit() {
-    mint_units(Layout::parse("time:32 epoch:0 unit:1s", START).unwrap(), 100, 1000);
+    mint_units(Layout::parse(b"time:32 epoch:0 unit:1s", START).unwrap(), 100, 1000);
+}
+
+/// The extension is dropped and made anew, with another record, and then the server dies, all within one unit.
+#[test]
+fn an_extension_made_anew_remembers_the_unit() {
+    let layout = Layout::parse(b"time:32 epoch:0 unit:1s", START).unwrap();
+    let (seq, shard) = (layout.seq(0).unwrap(), layout.shard(0).unwrap());
+    let (clock, before, anew) = (Still::at(layout.floor(START)), Paper::default(), Paper::default());
+    let claim = |mint: Mint<'_, Still, Paper>| {
+        mint.claim(layout, Slot::new(&AtomicU64::new(0), layout), Stamp::default(), shard, seq).unwrap().id
+    };
+    let server = Server::default();
+    let first = claim(server.with(&clock, &before));
+    let database = LeaseKey::new(1, 4);
+    Mint { database, ..server.with(&clock, &anew) }.advance(Millis::new(0)).unwrap();
+    let server = Server::default();
+    let second = claim(Mint { database, ..server.with(&clock, &anew) });
+    assert!(second > first);
+}
+
+/// A session that mints steadily never finds the lease run out, how long its units may be.
+#[test]
+fn leases_are_renewed_early_for_long_units() {
+    for unit in ["1ms", "10ms", "1s"] {
+        let layout = Layout::parse(format!("time:40 seq:10 epoch:1700000000000 unit:{unit}").as_bytes(), START).unwrap();
+        let (server, clock, paper) = (Server::default(), Still::at(START), Paper::default());
+        let mut order = SessionOrder::default();
+        server.try_mint(&clock, &paper, &mut order, layout, 0).unwrap();
+        // Who must have the lease would not come back.
+        paper.must_not_wait.set(true);
+        for value in 1..100_000 {
+            clock.pass(100);
+            server.try_mint(&clock, &paper, &mut order, layout, value).unwrap();
+        }
+    }
 }
 
 /// Mints all the ids of so many units of time, from one session. Returns its clock.

@@ -5,7 +5,7 @@ use insta_ids::id::{Id, Layout, Millis, instant, shortcode};
 const NOW: Millis = Millis::new(1_800_000_000_000);
 
 fn refused(text: &str) -> String {
-    Layout::parse(text, NOW).expect_err(text).to_string()
+    Layout::parse(text.as_bytes(), NOW).expect_err(text).to_string()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn layouts() {
 
 #[test]
 fn layouts_that_are_one() {
-    let parse = |text: &str| Layout::parse(text, NOW).unwrap();
+    let parse = |text: &str| Layout::parse(text.as_bytes(), NOW).unwrap();
     for (name, layout) in Layout::PRESETS {
         assert_eq!((parse(name), parse(&layout.to_string())), (layout, layout));
     }

@@ -57,6 +57,27 @@ fn full_speed_is_never_far_ahead() {
     }
 }
 
+/// Sequences that were just made have the same values; they seldom push each other all the same.
+#[test]
+fn new_sequences_are_not_in_each_others_way() {
+    let cluster = Cluster::start("fresh");
+    let mut client = cluster.connect();
+    for layout in ["instagram", "sonyflake", "time:34 shard:16 seq:8 epoch:0 unit:1s"] {
+        client
+            .batch_execute(
+                "DO $$ BEGIN FOR n IN 1..300 LOOP
+                     EXECUTE format('DROP SEQUENCE IF EXISTS s%1$s; CREATE SEQUENCE s%1$s', n);
+                 END LOOP; END $$;
+                 SELECT insta_ids.stat_reset()",
+            )
+            .unwrap();
+        let query = "SELECT count(next_id(1, ('s' || n)::regclass, $1::text::id_layout)) FROM generate_series(1, 300) n";
+        client.query_one(query, &[&layout]).unwrap();
+        let pushed: i64 = client.query_one("SELECT pushed FROM insta_ids.stat_ids", &[]).unwrap().get(0);
+        assert!(pushed <= 5, "{layout}: {pushed} of 300");
+    }
+}
+
 fn set_max_ahead(client: &mut postgres::Client, ms: i64) {
     let query = format!("ALTER SYSTEM SET insta_ids.max_ahead_ms = {ms}");
     client.batch_execute(&query).unwrap();

@@ -315,6 +315,22 @@ fn made_by_many_at_once() {
     }
 }
 
+/// A name as long as a text can be is not repeated in the message: that would be too long to be reported.
+#[test]
+fn a_name_of_a_gigabyte() {
+    let cluster = Cluster::start("gigabyte");
+    let mut client = cluster.connect();
+    for call in ["insta_ids.next_ticket(x)", "shortcode_id(x)", "x::id_layout"] {
+        for byte in ["x", "é"] {
+            let query = format!("SELECT {call} FROM repeat('{byte}', 1073741800 / octet_length('{byte}')) x");
+            let error = client.query(&query, &[]).unwrap_err();
+            let error = error.as_db_error().unwrap();
+            assert!(error.message().len() < 400, "{call}: {}", error.message().len());
+        }
+    }
+    assert!(!cluster.log().contains("terminated by signal"));
+}
+
 /// Names are of the database's encoding.
 #[test]
 fn names_that_are_not_utf8() {
