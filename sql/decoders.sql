@@ -3,9 +3,12 @@
 --
 --     psql -v ON_ERROR_STOP=1 -f decoders.sql
 --
--- makes them in the schema that is first in the search path. They give what the extension's functions of the same
--- names give, but for times that no id holds: one past the last is an error here, too, with SQLSTATE 22003, and
--- 0A000 for an infinity; one before the first gives a negative number, which is less than any id.
+-- makes them in the schema that is first in the search path. Where the extension is to come later, choose a schema of
+-- their own, as its functions have the same names.
+--
+-- They give what the extension's functions give, but for times that no id holds: one past the last is an error here,
+-- too, with SQLSTATE 22003, and 0A000 for an infinity; one before the first gives a negative number, which is less than
+-- any id.
 --
 -- All are inlined, so that the planner sees through them, but for id_parts, which returns a row. Those that are not
 -- STRICT would not be if they were.
