@@ -167,7 +167,9 @@ fn an_extension_made_anew_remembers_the_unit() {
 #[test]
 fn leases_are_renewed_early_for_long_units() {
     for unit in ["1ms", "10ms", "1s"] {
-        let layout = Layout::parse(format!("time:40 seq:10 epoch:1700000000000 unit:{unit}").as_bytes(), START).unwrap();
+        let layout =
+            Layout::parse(format!("time:40 seq:10 epoch:1700000000000 unit:{unit}").as_bytes(), START)
+                .unwrap();
         let (server, clock, paper) = (Server::default(), Still::at(START), Paper::default());
         let mut order = SessionOrder::default();
         server.try_mint(&clock, &paper, &mut order, layout, 0).unwrap();
