@@ -107,5 +107,7 @@ COMMENT ON FUNCTION insta_ids.drop_partitions(regclass, timestamptz) IS
     'drops the partitions whose ids are all older than before, and returns their names';
 COMMENT ON FUNCTION insta_ids.partitions(regclass) IS
     'partitions of a table, with their ids and times';
+COMMENT ON FUNCTION insta_ids.check_partitioned_owner() IS
+    'lets what is remembered of a table be changed by its owner alone';
 COMMENT ON TABLE insta_ids.partitioned IS
     'tables with partitions by time, the time zone of these, and the layout of the ids';

@@ -145,9 +145,34 @@ CREATE TABLE insta_ids.partitioned (
     timezone text NOT NULL,
     layout @extschema@.id_layout NOT NULL
 );
--- A parent that was dropped is dumped as a number, and that can be another table's where it is restored.
+-- A parent that was dropped is dumped as a number, and that can be another table's where it is restored; a temporary
+-- one is not there.
 SELECT pg_catalog.pg_extension_config_dump(
-    'insta_ids.partitioned', 'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = parent)');
+    'insta_ids.partitioned',
+    $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = parent AND c.relpersistence <> 't')$$);
+
+-- Who was granted INSERT and DELETE, to make partitions of own tables, was not given those of others.
+CREATE FUNCTION insta_ids.check_partitioned_owner() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other text;
+BEGIN
+    -- What is remembered of a table that is gone can be deleted by anyone, but nothing of one that is yet to come.
+    SELECT coalesce(c.relname, p.parent::text) INTO other
+    FROM unnest(ARRAY[OLD.parent, NEW.parent]) p (parent)
+    LEFT JOIN pg_class c ON c.oid = p.parent
+    WHERE NOT pg_has_role(c.relowner, 'USAGE') OR c.oid IS NULL AND p.parent = NEW.parent;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('must be owner of table %s', other);
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+CREATE TRIGGER check_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids.partitioned
+    FOR EACH ROW EXECUTE FUNCTION insta_ids.check_partitioned_owner();
 
 CREATE FUNCTION insta_ids.partitions(parent regclass)
     RETURNS TABLE (partition regclass, ids int8range, times tstzrange)
@@ -205,13 +230,16 @@ CREATE FUNCTION insta_ids.create_partitions(
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    months integer := extract(year FROM every) * 12 + extract(month FROM every);
-    days integer := extract(day FROM every);
-    ms numeric := extract(epoch FROM every - make_interval(months => months, days => days)) * 1000;
+    -- From PostgreSQL 17 on there are infinite ones, without parts.
+    finite interval := CASE WHEN isfinite(every) THEN every END;
+    months integer := extract(year FROM finite) * 12 + extract(month FROM finite);
+    days integer := extract(day FROM finite);
+    ms numeric := extract(epoch FROM finite - make_interval(months => months, days => days)) * 1000;
     remembered insta_ids.partitioned;
     epoch timestamptz;
     facts record;
     there int8range[];
+    pending record;
     zone text;
     origin timestamp := '2001-01-01';
     passed integer;
@@ -227,6 +255,13 @@ BEGIN
     -- Not STRICT, for the layout.
     IF num_nulls(parent, every, first, last, timezone) > 0 THEN
         RETURN;
+    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        -- Its snapshot is older than the lock, and does not show what others did to the table.
+        RAISE EXCEPTION USING
+            ERRCODE = 'active_sql_transaction',
+            MESSAGE = format(
+                'partitions cannot be created in a transaction that is %s', current_setting('transaction_isolation')),
+            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
     ELSIF (CASE
             WHEN months > 0 THEN days = 0 AND ms = 0
             WHEN days > 0 THEN months = 0 AND ms = 0
@@ -263,6 +298,15 @@ BEGIN
 
     SELECT * INTO remembered FROM insta_ids.partitioned p WHERE p.parent = create_partitions.parent;
     IF NOT FOUND THEN
+        IF upper(timezone) NOT IN ('UTC', 'UCT', 'GMT', 'ZULU')
+            AND EXISTS (SELECT FROM pg_timezone_abbrevs a WHERE a.abbrev = upper(timezone))
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('time zone "%s" is an abbreviation', timezone),
+                DETAIL = 'As the TimeZone of a session it can be a region, but here it would always be the same offset.',
+                HINT = 'Name a region, such as Europe/Berlin.';
+        END IF;
         DELETE FROM insta_ids.partitioned p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
         INSERT INTO insta_ids.partitioned VALUES (parent, timezone, coalesce(layout, 'instagram'))
         RETURNING * INTO remembered;
@@ -283,10 +327,20 @@ BEGIN
     timezone := remembered.timezone;
     layout := remembered.layout;
 
-    epoch := @extschema@.id_time(0, layout);
+    epoch := @extschema@.id_time(0::bigint, layout);
+    IF ms > 0 AND @extschema@.id_min(epoch + every, layout) = 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('interval "%s" is shorter than the unit of layout "%s"', every, layout);
+    END IF;
     -- Refuses what ids do not hold, before anything is made.
     PERFORM @extschema@.id_min(first, layout), @extschema@.id_min(last, layout);
     there := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
+    -- There can be one at most.
+    SELECT c.relname, p.ids INTO pending
+    FROM insta_ids.partitions(parent) p
+    JOIN pg_inherits h ON h.inhrelid = p.partition AND h.inhdetachpending
+    JOIN pg_class c ON c.oid = p.partition;
 
     -- Months and days are counted in local time, what is shorter in time that passes.
     IF ms > 0 THEN
@@ -318,6 +372,12 @@ BEGIN
         hi := local AT TIME ZONE zone;
         CONTINUE WHEN hi <= first;
         bounds := int8range(@extschema@.id_min(lo, layout), @extschema@.id_min(hi, layout));
+        IF bounds && pending.ids THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('partition "%s" is being detached', pending.relname),
+                HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
+        END IF;
         -- Empty is a day that a zone left out when it went over the date line, and what is within a unit of the layout.
         CONTINUE WHEN isempty(bounds) OR bounds = ANY (there);
 
@@ -350,6 +410,10 @@ BEGIN
             EXECUTE format('SELECT count(*) AS rows, min(%1$I) AS id FROM %2$s WHERE %1$I >= $1 AND %1$I < $2',
                 facts.key, facts.rest)
             INTO other USING lower(bounds), upper(bounds);
+            IF other.rows = 0 THEN
+                -- Row security hides them.
+                RAISE;
+            END IF;
             RAISE EXCEPTION USING
                 ERRCODE = 'check_violation',
                 MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.rest_name, name),
@@ -366,22 +430,54 @@ CREATE FUNCTION insta_ids.drop_partitions(parent regclass, before timestamptz) R
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout @extschema@.id_layout := coalesce(
-        (SELECT p.layout FROM insta_ids.partitioned p WHERE p.parent = drop_partitions.parent), 'instagram');
-    -- Before the first id there is nothing to drop.
-    bound bigint := @extschema@.id_min(greatest(before, @extschema@.id_time(0, layout)), layout);
-    partition text;
+    layout @extschema@.id_layout;
+    bound bigint;
+    referred boolean;
+    dropped record;
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        -- Its snapshot is older than the lock, and shows as a partition what others have detached.
+        RAISE EXCEPTION USING
+            ERRCODE = 'active_sql_transaction',
+            MESSAGE = format(
+                'partitions cannot be dropped in a transaction that is %s', current_setting('transaction_isolation')),
+            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
     -- Refuses what is no such parent.
     PERFORM insta_ids.partitions(parent);
     EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
-    FOR partition IN
-        SELECT p.partition FROM insta_ids.partitions(parent) p
+    SELECT p.layout INTO layout FROM insta_ids.partitioned p WHERE p.parent = drop_partitions.parent;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format(
+                'time zone and layout of "%s" are not known', (SELECT c.relname FROM pg_class c WHERE c.oid = parent)),
+            HINT = 'Call insta_ids.create_partitions first, with the layout of its ids.';
+    END IF;
+    -- Before the first id there is nothing to drop.
+    bound := @extschema@.id_min(greatest(before, @extschema@.id_time(0::bigint, layout)), layout);
+    referred := EXISTS (SELECT FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = parent);
+    FOR dropped IN
+        SELECT p.partition::text AS name, c.relname, c.relkind, h.inhdetachpending AS pending
+        FROM insta_ids.partitions(parent) p
+        JOIN pg_class c ON c.oid = p.partition
+        JOIN pg_inherits h ON h.inhrelid = p.partition
         WHERE NOT lower_inf(p.ids) AND upper(p.ids) <= bound
         ORDER BY p.ids
     LOOP
-        EXECUTE format('DROP TABLE %s', partition);
-        RETURN NEXT partition;
+        IF dropped.pending THEN
+            -- Who detaches it may want to keep it.
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('partition "%s" is being detached', dropped.relname),
+                HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
+        END IF;
+        IF referred THEN
+            -- Foreign keys depend on each partition; detaching checks that no row does.
+            EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', parent, dropped.name);
+        END IF;
+        EXECUTE format('DROP %s %s', CASE dropped.relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END, dropped.name);
+        RETURN NEXT dropped.name;
     END LOOP;
 END
 $$;
@@ -399,7 +495,7 @@ BEGIN
             SELECT format('FUNCTION %s', oid::regprocedure), proowner, coalesce(proacl, acldefault('f', proowner))
             FROM pg_proc
             WHERE pronamespace = 'insta_ids'::regnamespace
-                AND proname IN ('create_ticket_server', 'next_ticket', 'create_partitions', 'drop_partitions', 'partitions')
+                AND proname IN ('create_ticket_server', 'next_ticket', 'check_partitioned_owner', 'create_partitions', 'drop_partitions', 'partitions')
         ) o (object, owner, acl), aclexplode(acl)
         WHERE grantee <> owner
     LOOP
@@ -493,5 +589,7 @@ COMMENT ON FUNCTION insta_ids.drop_partitions(regclass, timestamptz) IS
     'drops the partitions whose ids are all older than before, and returns their names';
 COMMENT ON FUNCTION insta_ids.partitions(regclass) IS
     'partitions of a table, with their ids and times';
+COMMENT ON FUNCTION insta_ids.check_partitioned_owner() IS
+    'lets what is remembered of a table be changed by its owner alone';
 COMMENT ON TABLE insta_ids.partitioned IS
     'tables with partitions by time, the time zone of these, and the layout of the ids';

@@ -28,6 +28,7 @@ const TABLE: &str = "
     CREATE TABLE users (id int PRIMARY KEY);
     INSERT INTO users VALUES (7);
     CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'), user_id int REFERENCES users) PARTITION BY RANGE (id);
+    CREATE TABLE likes (id bigint REFERENCES t);
     SELECT insta_ids.create_partitions('t', '1 day', now(), now() + interval '1 day', 'UTC')";
 
 /// Who has written and read before the call does not hold it up, and who comes while its transaction is open is not
@@ -48,9 +49,10 @@ fn nobody_waits() {
     assert_eq!(count(&mut before, "SELECT count(*) FROM t"), 1);
     assert_eq!(texts(&mut caller, CALL).len(), 8);
     let locks = "SELECT relation::regclass || ' ' || string_agg(mode, ' ' ORDER BY mode) FROM pg_locks
-                 WHERE relation IN ('t'::regclass, 'users'::regclass) AND pid = pg_backend_pid()
+                 WHERE relation IN ('t'::regclass, 'users'::regclass, 'likes'::regclass) AND pid = pg_backend_pid()
                  GROUP BY relation ORDER BY 1";
     let held = [
+        "likes AccessShareLock ShareRowExclusiveLock",
         "t AccessShareLock ShareUpdateExclusiveLock",
         "users AccessShareLock RowShareLock ShareRowExclusiveLock",
     ];
@@ -152,7 +154,9 @@ fn dump_and_restore() {
              RESET ROLE;
              SELECT insta_ids.create_partitions('\"Fotos\".t', '1 day', '2026-01-01', '2026-01-03', 'Asia/Tokyo', 'twitter');
              SELECT insta_ids.create_partitions('\"Fotos\".gone', '1 day', '2026-01-01', '2026-01-03', 'UTC');
-             DROP TABLE \"Fotos\".gone",
+             DROP TABLE \"Fotos\".gone;
+             CREATE TEMPORARY TABLE fleeting (id bigint) PARTITION BY RANGE (id);
+             SELECT insta_ids.create_partitions('fleeting', '1 day', '2026-01-01', '2026-01-03', 'UTC')",
         )
         .unwrap();
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.partitioned"), 2);
@@ -217,7 +221,7 @@ fn detaching_as_documented() {
     let mut writer = cluster.connect();
     writer.batch_execute(&format!("BEGIN; {INSERT}")).unwrap();
     let mut psql = Command::new(format!("{}/psql", pg_config("--bindir")))
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-h"])
+        .args(["-X", "-q", "-U", "postgres", "-h"])
         .arg(&cluster.socket)
         .stdin(Stdio::piped())
         .spawn()
@@ -230,6 +234,57 @@ fn detaching_as_documented() {
     writer.batch_execute("COMMIT").unwrap();
     assert!(psql.wait().unwrap().success());
     assert_eq!(count(&mut client, COUNT), before - 3);
+}
+
+/// One whose detaching was broken off still has its bounds, but gets no rows; who detaches it may want to keep it.
+#[test]
+fn a_pending_detach_is_no_partition() {
+    let cluster = Cluster::start("pending");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE TABLE t (id bigint) PARTITION BY RANGE (id);
+             SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-03-01', 'UTC')",
+        )
+        .unwrap();
+    let mut reader = cluster.connect();
+    reader.batch_execute("BEGIN; SELECT * FROM t").unwrap();
+    client.batch_execute("SET lock_timeout = '100ms'").unwrap();
+    client.batch_execute("ALTER TABLE t DETACH PARTITION t_2026_01 CONCURRENTLY").unwrap_err();
+    reader.batch_execute("COMMIT").unwrap();
+    for call in [
+        "SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-03-01')::text",
+        "SELECT insta_ids.create_partitions('t', '1 day', '2026-01-31', '2026-02-01')::text",
+        "SELECT insta_ids.drop_partitions('t', '2026-03-01')",
+    ] {
+        let error = client.query(call, &[]).unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, "{call}: {error}");
+        assert_eq!(error.message(), "partition \"t_2026_01\" is being detached", "{call}");
+        assert!(error.hint().unwrap().contains("FINALIZE"));
+    }
+    let later = "SELECT insta_ids.create_partitions('t', '1 month', '2026-02-01', '2026-04-01')::text";
+    assert_eq!(texts(&mut client, later), ["t_2026_03"]);
+    client.batch_execute("ALTER TABLE t DETACH PARTITION t_2026_01 FINALIZE").unwrap();
+    let dropped = texts(&mut client, "SELECT insta_ids.drop_partitions('t', '2026-03-01')");
+    assert_eq!(dropped, ["public.t_2026_02"]);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM t_2026_01"), 0);
+}
+
+/// Intervals can be infinite since PostgreSQL 17.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+#[test]
+fn no_partition_is_infinite() {
+    let cluster = Cluster::start("infinite");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE TABLE t (id bigint) PARTITION BY RANGE (id)").unwrap();
+    for every in ["infinity", "-infinity"] {
+        let call = format!("SELECT insta_ids.create_partitions('t', '{every}', '2026-01-01', '2026-01-02')");
+        let error = client.batch_execute(&call).unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code(), &SqlState::INVALID_PARAMETER_VALUE);
+        assert_eq!(error.message(), format!("interval \"{every}\" is not a length of partitions"));
+    }
 }
 
 /// The job runs as a role that was granted what docs/partitions.md says, makes what is missing, and fails not when

@@ -30,6 +30,8 @@ const SURFACE: &str = "
         SELECT concat_ws(' | ', attname, attnum, format_type(atttypid, atttypmod), attnotnull)
         FROM pg_attribute WHERE attrelid = 'insta_ids.partitioned'::regclass AND attnum > 0
         UNION ALL
+        SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids.partitioned'::regclass
+        UNION ALL
         SELECT concat_ws(' | ', 'configuration', unnest(extconfig)::regclass, unnest(extcondition))
         FROM pg_extension WHERE extname = 'insta_ids'
     ) lines";

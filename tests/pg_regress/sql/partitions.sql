@@ -116,7 +116,8 @@ SELECT parent, timezone, layout FROM insta_ids.partitioned;
 DROP TABLE tweets;
 -- One whose unit is 10 ms.
 CREATE TABLE flakes (id bigint) PARTITION BY RANGE (id);
-SELECT insta_ids.create_partitions('flakes', '5 ms', '2026-01-01', '2026-01-01 00:00:00.03', 'UTC', 'sonyflake');
+SELECT insta_ids.create_partitions('flakes', '00:00:00.009', '2026-01-01', '2026-01-01 00:00:00.03', 'UTC', 'sonyflake');
+SELECT insta_ids.create_partitions('flakes', '15 ms', '2026-01-01', '2026-01-01 00:00:00.03', 'UTC', 'sonyflake');
 SELECT * FROM insta_ids.partitions('flakes');
 DROP TABLE flakes;
 
@@ -158,6 +159,18 @@ SELECT insta_ids.create_partitions('t', '100000 years', '2026-01-01', '2026-01-0
 \set VERBOSITY default
 SELECT insta_ids.create_partitions('t', '1 month', '2026-02-01', '2026-01-01');
 SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-01', 'Europe/Atlantis');
+-- Abbreviations: SET timezone takes them for regions with summer time, AT TIME ZONE for offsets.
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-01', 'CET');
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-01', 'wet');
+SET timezone = 'EET';
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-01');
+SET timezone = 'UTC';
+CREATE TABLE zulu (id bigint) PARTITION BY RANGE (id);
+SELECT insta_ids.create_partitions('zulu', '1 month', '2026-01-01', '2026-01-02', 'Zulu');
+SET timezone = 'EET';
+SELECT insta_ids.create_partitions('zulu', '1 month', '2026-02-02', '2026-02-03');
+SET timezone = 'UTC';
+DROP TABLE zulu;
 SELECT * FROM insta_ids.partitions('t');
 
 -- What is no such table.
@@ -176,6 +189,56 @@ SELECT insta_ids.create_partitions(4294967295::oid, '1 month', '2026-01-01', '20
 SELECT insta_ids.drop_partitions('plain', '2026-01-01');
 SELECT insta_ids.partitions('plain');
 DROP TABLE t, plain, by_list, by_int, by_two, by_time;
+
+-- What is not known of a table is not guessed, where it is dropped.
+CREATE TABLE t (id bigint) PARTITION BY RANGE (id);
+CREATE TABLE t_old PARTITION OF t FOR VALUES FROM (0) TO (1);
+SELECT insta_ids.drop_partitions('t', '2026-01-01');
+SELECT * FROM insta_ids.partitions('t');
+
+-- A snapshot from before the lock does not show what others did to the table.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-02');
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT insta_ids.drop_partitions('t', '2026-01-01');
+ROLLBACK;
+BEGIN ISOLATION LEVEL READ UNCOMMITTED;
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-02');
+SELECT insta_ids.drop_partitions('t', '2026-02-01');
+COMMIT;
+
+-- A function that somebody puts beside the extension's is not called.
+CREATE FUNCTION id_time(integer, id_layout) RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$;
+DISCARD PLANS;
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-02');
+SELECT insta_ids.drop_partitions('t', '2026-02-01');
+DROP FUNCTION id_time(integer, id_layout);
+
+-- Foreign tables are partitions, too.
+CREATE FOREIGN DATA WRAPPER regress_wrapper;
+CREATE SERVER regress_server FOREIGN DATA WRAPPER regress_wrapper;
+CREATE FOREIGN TABLE "Far" PARTITION OF t FOR VALUES FROM (1) TO (2) SERVER regress_server;
+SELECT insta_ids.drop_partitions('t', '2026-01-01');
+DROP SERVER regress_server;
+DROP FOREIGN DATA WRAPPER regress_wrapper;
+DROP TABLE t;
+
+-- Foreign keys that refer to the table are in the way only if a row does.
+CREATE TABLE t (id bigint PRIMARY KEY, answers bigint REFERENCES t) PARTITION BY RANGE (id);
+CREATE TABLE likes (id bigint REFERENCES t);
+SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-04-01');
+INSERT INTO t VALUES (make_id('2026-01-09', 5, 1), NULL), (make_id('2026-02-09', 5, 1), NULL), (make_id('2026-03-09', 5, 1), make_id('2026-02-09', 5, 1));
+INSERT INTO likes VALUES (make_id('2026-03-09', 5, 1));
+SELECT insta_ids.drop_partitions('t', '2026-02-01');
+\set VERBOSITY sqlstate
+SELECT insta_ids.drop_partitions('t', '2026-03-01');
+UPDATE t SET answers = NULL;
+SELECT insta_ids.drop_partitions('t', '2026-04-01');
+\set VERBOSITY default
+TRUNCATE likes;
+SELECT insta_ids.drop_partitions('t', '2026-04-01');
+DROP TABLE likes, t;
 
 -- Names are cut between characters, and quoted.
 CREATE SCHEMA "Über";
@@ -250,6 +313,7 @@ DROP TABLESPACE regress_disk;
 -- Who may: who owns the table, and was granted the calls and what they remember.
 CREATE ROLE regress_app;
 CREATE ROLE "regress Owner";
+CREATE TABLE plain ();
 GRANT CREATE ON SCHEMA public TO "regress Owner", regress_app;
 SET ROLE "regress Owner";
 CREATE TABLE t (id bigint) PARTITION BY RANGE (id);
@@ -274,6 +338,32 @@ SET ROLE regress_app;
 SELECT insta_ids.create_partitions('t', '1 month', '2026-03-01', '2026-03-02');
 RESET ROLE;
 SELECT oid::regclass, relowner::regrole FROM pg_class JOIN insta_ids.partitions('t') ON oid = partition ORDER BY ids;
+-- What is remembered of a table is its owner's to change, whatever others were granted.
+REVOKE "regress Owner" FROM regress_app;
+GRANT UPDATE ON insta_ids.partitioned TO regress_app;
+SET ROLE regress_app;
+CREATE TABLE mine (id bigint) PARTITION BY RANGE (id);
+SELECT insta_ids.create_partitions('mine', '1 month', '2026-01-01', '2026-01-02');
+DELETE FROM insta_ids.partitioned WHERE parent = 't'::regclass;
+UPDATE insta_ids.partitioned SET layout = 'twitter' WHERE parent = 't'::regclass;
+UPDATE insta_ids.partitioned SET parent = 'plain' WHERE parent = 'mine'::regclass;
+INSERT INTO insta_ids.partitioned VALUES ('plain', 'UTC', 'twitter');
+\set VERBOSITY sqlstate
+INSERT INTO insta_ids.partitioned VALUES ('4294967295', 'UTC', 'twitter');
+\set VERBOSITY default
+UPDATE insta_ids.partitioned SET timezone = 'Asia/Tokyo' WHERE parent = 'mine'::regclass;
+DROP TABLE mine;
+DELETE FROM insta_ids.partitioned p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
+RESET ROLE;
+SELECT parent, timezone FROM insta_ids.partitioned;
+DROP TABLE plain;
+-- Rows of the default partition that the owner may not see are not counted.
+SET ROLE "regress Owner";
+CREATE TABLE t_rest PARTITION OF t DEFAULT;
+INSERT INTO t VALUES (id_min('2027-01-09'));
+ALTER TABLE t_rest ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+SELECT insta_ids.create_partitions('t', '1 month', '2027-01-01', '2027-01-02');
+RESET ROLE;
 DROP OWNED BY "regress Owner", regress_app;
 DROP ROLE "regress Owner", regress_app;
 

@@ -44,4 +44,5 @@ FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace AND relkind <> 'i'
 ORDER BY 1, 2;
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'insta_ids.stat_ids'::regclass AND attnum > 0 ORDER BY attnum;
+SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids.partitioned'::regclass;
 SELECT unnest(extconfig)::regclass FROM pg_extension WHERE extname = 'insta_ids';
