@@ -34,7 +34,7 @@ fn id_layout_recv(message: Internal) -> SqlResult<StoredLayout> {
 
 #[pg_extern(sql = false)]
 fn id_layout_send(layout: StoredLayout) -> Vec<u8> {
-    layout.send().to_vec()
+    layout.send()
 }
 
 #[pg_extern(sql = false)]

@@ -74,51 +74,30 @@ impl StoredLayout {
     });
 
     /// The binary format: the fields in the order in which they are stored, most significant byte first.
-    pub(crate) fn send(self) -> [u8; 16] {
-        let Self(stored) = self;
-        let [e0, e1, e2, e3, e4, e5, e6, e7] = stored.epoch_ms.to_be_bytes();
-        let [u0, u1, u2, u3] = stored.unit_ms.to_be_bytes();
-        let Stored { time_bits, shard_bits, seq_bits, seq_above_shard, .. } = stored;
-        [e0, e1, e2, e3, e4, e5, e6, e7, u0, u1, u2, u3, time_bits, shard_bits, seq_bits, seq_above_shard]
+    pub(crate) fn send(self) -> Vec<u8> {
+        let Stored { epoch_ms, unit_ms, time_bits, shard_bits, seq_bits, seq_above_shard } = self.0;
+        let bits = [time_bits, shard_bits, seq_bits, seq_above_shard];
+        [&epoch_ms.to_be_bytes()[..], &unit_ms.to_be_bytes(), &bits].concat()
     }
 
     /// Reads the binary format from the message that a receive function is given. Raises the server's own error
     /// if that is too short.
     pub(crate) fn receive(mut message: Internal) -> Self {
-        let mut bytes = [0_u8; 16];
         // SAFETY: SQL cannot make a value of type `internal`, so it comes from the server, which gives a
-        // receive function its message; `bytes` has room for what is asked for. The binding turns an error
-        // raised inside into an unwind.
+        // receive function its message. The bindings turn an error raised inside into an unwind.
         unsafe {
             let message = message.get_mut::<pg_sys::StringInfoData>().map_or(ptr::null_mut(), ptr::from_mut);
-            pg_sys::pq_copymsgbytes(message, bytes.as_mut_ptr().cast(), 16);
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a byte")]
+            let byte = || pg_sys::pq_getmsgbyte(message) as u8;
+            Self(Stored {
+                epoch_ms: pg_sys::pq_getmsgint64(message),
+                unit_ms: pg_sys::pq_getmsgint(message, 4),
+                time_bits: byte(),
+                shard_bits: byte(),
+                seq_bits: byte(),
+                seq_above_shard: byte(),
+            })
         }
-        let [
-            e0,
-            e1,
-            e2,
-            e3,
-            e4,
-            e5,
-            e6,
-            e7,
-            u0,
-            u1,
-            u2,
-            u3,
-            time_bits,
-            shard_bits,
-            seq_bits,
-            seq_above_shard,
-        ] = bytes;
-        Self(Stored {
-            epoch_ms: i64::from_be_bytes([e0, e1, e2, e3, e4, e5, e6, e7]),
-            unit_ms: u32::from_be_bytes([u0, u1, u2, u3]),
-            time_bits,
-            shard_bits,
-            seq_bits,
-            seq_above_shard,
-        })
     }
 }
 
