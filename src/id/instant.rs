@@ -55,9 +55,14 @@ fn ms_of(time: &str) -> Option<i64> {
     (hour < 24 && minute < 60 && second < 60).then_some(((hour * 60 + minute) * 60 + second) * 1000 + ms)
 }
 
-/// So many digits.
+/// The number of so many digits.
 fn number(text: &str, digits: usize) -> Option<i64> {
-    if text.len() != digits || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if text.len() == digits { decimal(text) } else { None }
+}
+
+/// The number of digits and nothing else: no sign, and no spaces.
+pub(super) fn decimal(text: &str) -> Option<i64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     text.parse().ok()

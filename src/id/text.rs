@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::instant::{self, decimal};
 use super::layout::{Fields, Invalid};
-use super::{Layout, Millis, instant};
+use super::{Layout, Millis};
 
 /// Why a text is no layout. As a text, a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,31 +133,24 @@ fn set(field: &mut Option<i64>, name: &'static str, value: i64) -> Result<(), Te
 }
 
 fn bits(field: &'static str, value: &str) -> Result<i64, TextError> {
-    match number(value) {
+    match decimal(value) {
         Some(bits) if bits > 0 => Ok(bits),
         _ => Err(TextError::Value { field, wants: "a number of bits, 1 or more" }),
     }
 }
 
 fn millis(value: &str) -> Result<i64, TextError> {
-    number(value)
+    decimal(value)
         .or_else(|| instant::parse(value).map(Millis::get))
         .ok_or(TextError::Value { field: "epoch", wants: EPOCH_WANTS })
 }
 
 fn unit_ms(value: &str) -> Result<i64, TextError> {
     let ms = match value.strip_suffix("ms") {
-        Some(ms) => number(ms),
-        None => value.strip_suffix('s').and_then(number).map(|seconds| seconds.saturating_mul(1000)),
+        Some(ms) => decimal(ms),
+        None => value.strip_suffix('s').and_then(decimal).map(|seconds| seconds.saturating_mul(1000)),
     };
     ms.ok_or(TextError::Value { field: "unit", wants: "milliseconds or seconds, like 10ms or 1s" })
-}
-
-fn number(text: &str) -> Option<i64> {
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok()
 }
 
 /// A text in whatever encoding, as it can stand in a message: its very bytes, if they are a `str` and not many.

@@ -26,18 +26,16 @@ const MOST_BITS: u32 = 16;
 struct Stretch {
     /// Slots count time in grains of 2^this milliseconds.
     grain: u32,
-    /// Units are shorter than this, so that one has less than 8 of the 16 grains that a slot remembers. They
-    /// are no shorter than a grain, so no two units begin in the same one.
-    units_below_ms: u32,
     slots: std::ops::Range<usize>,
 }
 
-/// Most slots are for the unit that most layouts have.
+/// From the finest grain on, each 8 times as long as the one before: so a unit has less than 8 of the 16 grains
+/// that a slot remembers. Most slots are for the unit that most layouts have.
 const STRETCHES: [Stretch; 4] = [
-    Stretch { grain: 0, units_below_ms: 8, slots: 0..640 << 10 },
-    Stretch { grain: 3, units_below_ms: 64, slots: 640 << 10..768 << 10 },
-    Stretch { grain: 6, units_below_ms: 512, slots: 768 << 10..896 << 10 },
-    Stretch { grain: 9, units_below_ms: 4096, slots: 896 << 10..1024 << 10 },
+    Stretch { grain: 0, slots: 0..640 << 10 },
+    Stretch { grain: 3, slots: 640 << 10..768 << 10 },
+    Stretch { grain: 6, slots: 768 << 10..896 << 10 },
+    Stretch { grain: 9, slots: 896 << 10..1024 << 10 },
 ];
 
 /// In which milliseconds every residue was used, in shared memory. All zeroes is a valid guard: nothing was
@@ -63,13 +61,10 @@ impl Guard {
 }
 
 impl Stretch {
+    /// The one whose grain is the longest that is not longer than the unit: no two units begin in the same grain.
     fn of(layout: Layout) -> &'static Self {
-        let unit_ms = layout.fields().unit_ms;
-        let [shortest, longer @ .., longest] = &STRETCHES;
-        if unit_ms < shortest.units_below_ms {
-            return shortest;
-        }
-        longer.iter().find(|stretch| unit_ms < stretch.units_below_ms).unwrap_or(longest)
+        let [finest, longer @ ..] = &STRETCHES;
+        longer.iter().rfind(|stretch| layout.fields().unit_ms >> stretch.grain > 0).unwrap_or(finest)
     }
 }
 

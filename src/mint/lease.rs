@@ -191,16 +191,18 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         now: Stamp,
         layout: Layout,
     ) -> Result<bool, Refusal> {
-        let times = layout.times();
-        // With the next unit, so that nobody waits when that begins.
-        let renewal = Renewal::Of { lease, wanted: wanted.at().plus(layout.fields().unit_ms.into()) };
+        let renew = |patience| {
+            // With the next unit, so that nobody waits when that begins.
+            let wanted = wanted.at().plus(layout.fields().unit_ms.into());
+            self.renew(patience, Renewal::Of { lease, wanted }, layout.times())
+        };
         if lease <= wanted {
-            self.renew(true, renewal, times)?;
+            renew(true)?;
             return Ok(false);
         }
         let left = lease.at().get() - wanted.at().get();
         if left < EARLY_MS && lease.generation() == now.generation() && self.leases.turn(self.database, now) {
-            self.renew(false, renewal, times)?;
+            renew(false)?;
             return Ok(false);
         }
         Ok(true)

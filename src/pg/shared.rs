@@ -88,7 +88,7 @@ unsafe fn create(region: *mut Shared) {
     // SAFETY: the caller's promise; zeroes are a valid `Shared`, and `seed` is 8 bytes long.
     unsafe {
         ptr::write_bytes(region.cast::<u8>(), 0, SIZE);
-        // Without the system's entropy the seed is 0: windows are then shared by the same sequences
+        // Without the system's entropy the seed is 0: slots are then shared by the same sequences
         // after each start, and nothing worse.
         pg_sys::pg_strong_random(seed.as_mut_ptr().cast(), seed.len());
         (*region).stats.0.reset(ServerClock.now());

@@ -184,25 +184,16 @@ fn leases_are_renewed_early_for_long_units() {
 
 /// Mints all the ids of so many units of time, from one session. Returns its clock.
 fn mint_units(layout: Layout, units: i64, max_ahead_ms: i64) -> Still {
-    let (time, leases, stats) = (SharedTime::default(), Leases::default(), Stats::default());
     let begin = layout.floor(START);
-    let (clock, paper, mut order) = (Still::at(begin), Paper::default(), SessionOrder::default());
+    let (server, clock, paper) = (Server::default(), Still::at(begin), Paper::default());
+    let mint = Mint { max_ahead_ms, ..server.with(&clock, &paper) };
+    let mut order = SessionOrder::default();
+    // A slot for each, so that none is in another's way.
     let cells: Vec<_> = (0..layout.residues()).map(|_| AtomicU64::new(0)).collect();
     let mut ids = Vec::new();
     for value in 0..i64::from(layout.residues()) * units {
-        let mint = Mint {
-            clock: &clock,
-            record: &paper,
-            time: &time,
-            leases: &leases,
-            stats: &stats,
-            database: LeaseKey::new(1, 3),
-            session: 0,
-            max_ahead_ms,
-            tolerance_ms: TOLERANCE_MS,
-        };
         let (shard, seq) = (layout.shard(0).unwrap(), layout.seq(value).unwrap());
-        let last = order.last(Key::new(42, 1, 2, shard, layout), time.stamp());
+        let last = order.last(Key::new(42, 1, 2, shard, layout), server.time.stamp());
         let slot = Slot::new(&cells[seq.get() as usize], layout);
         let minted = mint.claim(layout, slot, last.earliest(seq), shard, seq).unwrap();
         last.record(minted.until, seq);

@@ -96,8 +96,7 @@ fn one_residue() {
     mint(&cluster, 1, |_| next_ids(5, 2_000), "");
 }
 
-/// Each layout by itself: also where it has few ids in a unit of time, or more residues than there are slots in a
-/// window.
+/// Each layout by itself: also where it has few ids in a unit of time, or more residues than Instagram's.
 #[test]
 fn in_other_layouts() {
     let cluster = Cluster::start("layouts");
