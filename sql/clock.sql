@@ -22,37 +22,6 @@ CREATE FUNCTION insta_ids.stat_reset() RETURNS void
 
 CREATE VIEW insta_ids.stat_ids AS SELECT * FROM insta_ids.stat_get_ids();
 
--- Nobody may do more than is said here, whatever ALTER DEFAULT PRIVILEGES gave away.
-DO $$
-DECLARE
-    command text;
-BEGIN
-    FOR command IN
-        SELECT format('REVOKE ALL ON %s FROM %s', object, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
-        FROM (
-            SELECT 'SCHEMA insta_ids', nspowner, nspacl FROM pg_namespace WHERE nspname = 'insta_ids'
-            UNION ALL
-            SELECT format(CASE relkind WHEN 'S' THEN 'SEQUENCE %s' ELSE '%s' END, oid::regclass), relowner, relacl
-            FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace
-            UNION ALL
-            SELECT format('FUNCTION %s', oid::regprocedure), proowner, coalesce(proacl, acldefault('f', proowner))
-            FROM pg_proc WHERE pronamespace = 'insta_ids'::regnamespace
-        ) o (object, owner, acl), aclexplode(acl)
-        WHERE grantee <> owner
-    LOOP
-        EXECUTE command;
-    END LOOP;
-END
-$$;
-GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids.clock() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
--- They are no secret, and an owner of the database may dump them.
-GRANT SELECT ON SEQUENCE insta_ids.lease TO PUBLIC;
-GRANT SELECT ON insta_ids.partitioned TO PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids.stat_get_ids() TO pg_monitor;
-GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
-
 -- The first lease: what other databases of the server, or this extension before it was dropped, had reached
 -- is written down before anybody mints.
 DO $$

@@ -111,3 +111,85 @@ COMMENT ON FUNCTION insta_ids.check_partitioned_owner() IS
     'lets what is remembered of a table be changed by its owner alone';
 COMMENT ON TABLE insta_ids.partitioned IS
     'tables with partitions by time, the time zone of these, and the layout of the ids';
+
+-- Shards
+COMMENT ON FUNCTION insta_ids.init(integer, name, id_layout) IS
+    'sets up shards, once: how many there are, the prefix of their schemas, the layout of their ids';
+COMMENT ON FUNCTION insta_ids.configured() IS
+    'what init set up';
+COMMENT ON FUNCTION insta_ids.shard_of(bigint) IS
+    'shard of a key: the key modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(text) IS
+    'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(uuid) IS
+    'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(bigint, integer) IS
+    'shard of a key: the key modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(text, integer) IS
+    'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(uuid, integer) IS
+    'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.schema_of(integer) IS
+    'schema of a shard';
+COMMENT ON FUNCTION insta_ids.create_shard(integer) IS
+    'creates a shard, with every migration, and returns its schema';
+COMMENT ON PROCEDURE insta_ids.create_shards(integer, integer, integer) IS
+    'creates the shards of a range that are not there yet';
+COMMENT ON FUNCTION insta_ids.make_shard(integer, text) IS
+    'the part that create_shard and create_shards share';
+COMMENT ON FUNCTION insta_ids.drop_shard(integer, boolean) IS
+    'drops a shard that is empty, or by force';
+COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
+    'lets a role set up, create, migrate and drop shards';
+COMMENT ON FUNCTION insta_ids.keep_config() IS
+    'keeps what init set up from being changed';
+COMMENT ON TABLE insta_ids.config IS
+    'what init set up: one row';
+COMMENT ON TABLE insta_ids.shard IS
+    'the shards of this database';
+COMMENT ON VIEW insta_ids.shards IS
+    'the shards of this database: their schemas, migrations and sizes';
+
+-- Migrations
+COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean) IS
+    'records DDL that every shard is to get';
+COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, text) IS
+    'applies to each shard of a range the migrations that it lacks';
+COMMENT ON FUNCTION insta_ids.migration_script(text) IS
+    'statements, for psql''s \gexec, that apply a migration which cannot run in a transaction';
+COMMENT ON FUNCTION insta_ids.start_migration() IS
+    'notes from here on, for finish_migration, whether anything fails in the session';
+COMMENT ON FUNCTION insta_ids.finish_migration(text, integer) IS
+    'records that a shard has got a migration, unless something failed since start_migration';
+COMMENT ON FUNCTION insta_ids.migration_failed() IS
+    'whether anything failed since start_migration';
+COMMENT ON FUNCTION insta_ids.migration_by_script(text) IS
+    'the migration of this name, if it cannot run in a transaction';
+COMMENT ON FUNCTION insta_ids.apply_migrations(integer, text, boolean) IS
+    'the part that create_shard and migrate share';
+COMMENT ON FUNCTION insta_ids.statements(text) IS
+    'the statements of a text, as PostgreSQL''s grammar reads it';
+COMMENT ON FUNCTION insta_ids.unchecked_columns(integer, xid) IS
+    'columns of a shard that next_id fills and no CHECK keeps to the shard';
+COMMENT ON FUNCTION insta_ids.keep_migration() IS
+    'keeps migrations from being updated';
+COMMENT ON TABLE insta_ids.migration IS
+    'the migrations, in the order of their numbers';
+COMMENT ON TABLE insta_ids.shard_migration IS
+    'which shard has got which migration, or what that failed with';
+COMMENT ON VIEW insta_ids.migration_status IS
+    'each migration in each shard: applied, pending, or failed and with what';
+
+-- Progress
+COMMENT ON VIEW insta_ids.progress IS
+    'how far the calls of create_shards and migrate are that run now';
+COMMENT ON TABLE insta_ids.work IS
+    'what the view progress shows';
+COMMENT ON PROCEDURE insta_ids.commit_batch(text, integer, integer, integer) IS
+    'ends a batch of create_shards or migrate';
+COMMENT ON FUNCTION insta_ids.check_range(integer, integer, integer) IS
+    'refuses what is no range of shards or no size of a batch';
+COMMENT ON FUNCTION insta_ids.check_locks(integer) IS
+    'refuses a batch that needs more locks than there are';
+COMMENT ON FUNCTION insta_ids.limit_catalog_cache() IS
+    'gives back the memory of what the session has cached of the catalog, if that is much';

@@ -5,6 +5,7 @@
 //! ARCHITECTURE.md says where everything lives, and what each room must not know.
 
 mod api;
+pub mod ddl;
 pub mod id;
 mod json;
 pub mod mint;
@@ -43,8 +44,21 @@ extension_sql_file!(
     name = "partitions",
     requires = [api::reading::id_time_layout, api::reading::id_min_layout]
 );
-// It ends by revoking what default privileges gave away of all that is before it.
-extension_sql_file!("../sql/clock.sql", name = "clock", requires = ["tickets", "partitions"]);
+extension_sql_file!("../sql/clock.sql", name = "clock");
+extension_sql_file!("../sql/setup.sql", name = "setup", requires = [api::reading::id_shard_layout]);
+extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["setup"]);
+extension_sql_file!(
+    "../sql/migrations.sql",
+    name = "migrations",
+    requires = ["progress", api::reading::id_shard, api::minting::next_id, api::minting::next_id_layout]
+);
+extension_sql_file!("../sql/shards.sql", name = "shards", requires = ["migrations"]);
+// After all that it revokes and grants.
+extension_sql_file!(
+    "../sql/privileges.sql",
+    name = "privileges",
+    requires = ["tickets", "partitions", "clock", "shards"]
+);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called by the server when it loads the library.

@@ -6,6 +6,7 @@ use pgrx::prelude::*;
 use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, readable};
 use crate::mint::{Event, Refusal};
 use crate::pg::lease::NoLease;
+use crate::pg::parser::SyntaxError;
 use crate::pg::sequence::NoSuchRelation;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
@@ -27,6 +28,15 @@ pub(crate) struct NotALayout<'a> {
 pub(crate) struct NotAShortcode<'a> {
     pub(crate) code: &'a [u8],
     pub(crate) why: ShortcodeError,
+}
+
+/// A number of shards below one.
+pub(crate) struct NoShards(pub(crate) i32);
+
+/// A text that the server's grammar refuses.
+pub(crate) struct NotSql<'a> {
+    pub(crate) ddl: &'a [u8],
+    pub(crate) error: SyntaxError,
 }
 
 /// No ticket server has this name.
@@ -181,6 +191,28 @@ pub(crate) fn warn_of_reset(clock: Millis, used: Millis) {
 impl From<NegativeCount> for ErrorReport {
     fn from(NegativeCount(count): NegativeCount) -> Self {
         report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("count {count} is negative"))
+    }
+}
+
+impl From<NoShards> for ErrorReport {
+    fn from(NoShards(shards): NoShards) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            format!("number of shards {shards} is less than 1"),
+        )
+    }
+}
+
+impl From<NotSql<'_>> for ErrorReport {
+    fn from(NotSql { ddl, error }: NotSql<'_>) -> Self {
+        let refused = report(error.code, error.message);
+        match error.before {
+            Some(before) => {
+                let line = 1 + ddl[..before].iter().filter(|&&byte| byte == b'\n').count();
+                refused.set_detail(format!("It is in line {line} of the migration."))
+            }
+            None => refused,
+        }
     }
 }
 

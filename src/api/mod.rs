@@ -5,6 +5,7 @@ mod clock;
 mod layouts;
 mod minting;
 mod reading;
+mod shards;
 mod tickets;
 
 use crate::mint::{Mint, Refusal};

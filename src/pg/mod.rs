@@ -4,8 +4,10 @@
 pub(crate) mod clock;
 pub(crate) mod layout;
 pub(crate) mod lease;
+pub(crate) mod parser;
 pub(crate) mod pauses;
 pub(crate) mod sequence;
+pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod timestamp;
 

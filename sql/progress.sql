@@ -1,0 +1,111 @@
+-- Long work: procedures that commit batch by batch, and tell how far they are.
+
+-- What runs, and what was ended before it could say so.
+CREATE UNLOGGED TABLE insta_ids.work (
+    pid integer PRIMARY KEY,
+    command text NOT NULL,
+    total integer NOT NULL,
+    done integer NOT NULL,
+    failed integer NOT NULL,
+    started_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    told_at timestamptz NOT NULL
+);
+
+CREATE VIEW insta_ids.progress AS
+SELECT w.pid, w.command, w.total, w.done, w.failed, w.total - w.done AS remaining, w.started_at, r.per_second,
+       make_interval(secs => (w.total - w.done) / nullif(r.per_second, 0)) AS time_left
+FROM insta_ids.work w
+JOIN pg_stat_activity a ON a.pid = w.pid
+    -- To who may not see what others do, both are NULL.
+    AND coalesce(a.query_start = w.started_at AND a.state = 'active', true)
+CROSS JOIN LATERAL (
+    SELECT round(w.done / nullif(extract(epoch FROM w.updated_at - w.started_at), 0), 1)::float8 AS per_second
+) r;
+
+CREATE FUNCTION insta_ids.limit_catalog_cache() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'limit_catalog_cache_wrapper';
+
+-- Refuses what is no range of shards, or no size of a batch.
+CREATE FUNCTION insta_ids.check_range(first integer, last integer, batch integer) RETURNS void
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.configured(), insta_ids.schema_of(first), insta_ids.schema_of(last);
+    IF first > last THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('first shard %s is greater than last shard %s', first, last);
+    ELSIF batch IS NULL OR batch < 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('batch of %s shards is less than 1', coalesce(batch, 0));
+    END IF;
+END
+$$;
+
+-- Ends a batch of who works through `total` shards, of which so many are done; the first call comes before the first
+-- shard. Leaves a new transaction with a safe search_path.
+CREATE PROCEDURE insta_ids.commit_batch(command text, total integer, done integer, failed integer)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    work insta_ids.work;
+    seconds numeric;
+BEGIN
+    UPDATE insta_ids.work w
+    SET done = commit_batch.done, failed = commit_batch.failed, updated_at = clock_timestamp(),
+        told_at = CASE WHEN clock_timestamp() - w.told_at >= '1 s' THEN clock_timestamp() ELSE w.told_at END
+    WHERE w.pid = pg_backend_pid() AND w.started_at = statement_timestamp()
+    RETURNING w.* INTO work;
+    IF NOT FOUND THEN
+        DELETE FROM insta_ids.work w
+        WHERE w.pid = pg_backend_pid() OR NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = w.pid);
+        INSERT INTO insta_ids.work
+        SELECT pg_backend_pid(), command, total, done, failed, statement_timestamp(), now, now
+        FROM clock_timestamp() now
+        RETURNING * INTO work;
+    END IF;
+    IF done = total THEN
+        DELETE FROM insta_ids.work w WHERE w.pid = pg_backend_pid();
+    END IF;
+
+    COMMIT;
+    -- What other sessions have done since is to be seen.
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    PERFORM insta_ids.limit_catalog_cache();
+    IF done = total THEN
+        RAISE NOTICE '%: % of % shards in % s', command, done, total,
+            round(extract(epoch FROM clock_timestamp() - statement_timestamp()), 1);
+    ELSIF done > 0 AND work.told_at >= work.updated_at THEN
+        seconds := extract(epoch FROM work.updated_at - work.started_at);
+        RAISE NOTICE '%: % of % shards, % per second, % s left', command, done, total,
+            round(done / seconds, 1), ceil((total - done) * seconds / done);
+    END IF;
+END
+$$;
+
+-- Refuses a batch for which the server has too few locks, after the first shard of it.
+CREATE FUNCTION insta_ids.check_locks(batch integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    room bigint := current_setting('max_locks_per_transaction')::bigint
+        * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint);
+    own bigint;
+    others bigint;
+BEGIN
+    SELECT count(*) FILTER (WHERE pid = pg_backend_pid()), count(*) FILTER (WHERE pid IS DISTINCT FROM pg_backend_pid())
+    INTO own, others
+    FROM pg_locks WHERE NOT fastpath;
+    IF own * batch > room - others THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = format('batch of %s shards needs more locks than the server has', batch),
+            DETAIL = format('The first took %s; the server has %s, of which others hold %s.', own, room, others),
+            HINT = format('Use a batch of at most %s, or raise "max_locks_per_transaction".',
+                greatest(1, (room - others) / own));
+    END IF;
+END
+$$;

@@ -1,0 +1,139 @@
+-- Setting up: how many shards there are, what their schemas are called, which layout their ids have.
+
+-- One row, from init on.
+CREATE TABLE insta_ids.config (
+    shards integer NOT NULL,
+    prefix name NOT NULL,
+    layout @extschema@.id_layout NOT NULL
+);
+CREATE UNIQUE INDEX config_once ON insta_ids.config ((true));
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.config', '');
+
+CREATE FUNCTION insta_ids.keep_config() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'object_not_in_prerequisite_state',
+        MESSAGE = 'number of shards, prefix and layout cannot be changed',
+        DETAIL = 'Ids, schemas and what others remember of them were made with these.';
+END
+$$;
+CREATE TRIGGER keep BEFORE UPDATE OR DELETE OR TRUNCATE ON insta_ids.config
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.keep_config();
+
+-- The shards of this database.
+CREATE TABLE insta_ids.shard (
+    shard integer PRIMARY KEY,
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.shard', '');
+
+CREATE FUNCTION insta_ids.configured() RETURNS insta_ids.config
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config insta_ids.config;
+BEGIN
+    SELECT * INTO config FROM insta_ids.config;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'shards are not set up',
+            HINT = 'Call insta_ids.init() with the number of shards.';
+    END IF;
+    RETURN config;
+END
+$$;
+
+CREATE FUNCTION insta_ids.init(
+        shards integer, prefix name DEFAULT 'insta', layout @extschema@.id_layout DEFAULT 'instagram')
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config insta_ids.config;
+    -- An id of ones has the last shard.
+    last integer := @extschema@.id_shard((-1)::bigint, layout);
+    longest integer := current_setting('max_identifier_length');
+    taken name;
+BEGIN
+    IF shards < 1 OR shards - 1 > last THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'numeric_value_out_of_range',
+            MESSAGE = format('number of shards %s is out of range', shards),
+            DETAIL = format('Ids of the layout "%s" have 1 to %s.', layout, last::bigint + 1);
+    ELSIF prefix = '' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'prefix of schemas is empty';
+    ELSIF starts_with(prefix, 'pg_') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'reserved_name',
+            MESSAGE = format('prefix "%s" is reserved', prefix),
+            DETAIL = 'Schemas whose names begin with "pg_" are PostgreSQL''s own.';
+    ELSIF octet_length(prefix || (shards - 1)::text) > longest THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('prefix "%s" is too long', prefix),
+            DETAIL = format('With the number of the last shard it has %s bytes, and a schema''s name can have %s.',
+                octet_length(prefix || (shards - 1)::text), longest);
+    END IF;
+
+    SELECT nspname INTO taken
+    FROM pg_namespace, substr(nspname, length(prefix) + 1) number
+    WHERE starts_with(nspname, prefix)
+        AND CASE WHEN number ~ '^(0|[1-9][0-9]{0,8})$' THEN number::integer < shards ELSE false END
+    ORDER BY length(nspname), nspname LIMIT 1;
+    IF FOUND AND NOT EXISTS (SELECT FROM insta_ids.config) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = format('schema "%s" already exists', taken),
+            DETAIL = format('Schemas of shards would be called "%s0" to "%1$s%s".', prefix, shards - 1),
+            HINT = 'Choose another prefix, or rename the schema.';
+    END IF;
+
+    INSERT INTO insta_ids.config VALUES (shards, prefix, layout);
+EXCEPTION
+    WHEN unique_violation THEN
+        SELECT * INTO config FROM insta_ids.configured();
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'shards are already set up',
+            DETAIL = format('There are %s, with the prefix "%s" and the layout "%s".',
+                config.shards, config.prefix, config.layout);
+END
+$$;
+
+CREATE FUNCTION insta_ids.shard_of(key bigint, shards integer) RETURNS integer
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shard_of_wrapper';
+-- By its bytes, whatever its collation is.
+CREATE FUNCTION insta_ids.shard_of(key text, shards integer) RETURNS integer
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN insta_ids.shard_of(pg_catalog.hashtextextended(key COLLATE pg_catalog."C", 0), shards);
+CREATE FUNCTION insta_ids.shard_of(key uuid, shards integer) RETURNS integer
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN insta_ids.shard_of(pg_catalog.uuid_hash_extended(key, 0), shards);
+
+CREATE FUNCTION insta_ids.shard_of(key bigint) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids.configured()).shards);
+CREATE FUNCTION insta_ids.shard_of(key text) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids.configured()).shards);
+CREATE FUNCTION insta_ids.shard_of(key uuid) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids.configured()).shards);
+
+CREATE FUNCTION insta_ids.schema_of(shard integer) RETURNS name
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config insta_ids.config := insta_ids.configured();
+BEGIN
+    IF shard NOT BETWEEN 0 AND config.shards - 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'numeric_value_out_of_range',
+            MESSAGE = format('shard %s is out of range', shard),
+            DETAIL = format('Shards are numbered from 0 to %s.', config.shards - 1);
+    END IF;
+    RETURN config.prefix || shard::text;
+END
+$$;

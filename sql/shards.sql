@@ -1,0 +1,220 @@
+-- Shards: a schema each, with what next_id needs and every migration.
+
+-- Makes a shard, or returns NULL if it is there. `path` is the search_path of who asked for it.
+CREATE FUNCTION insta_ids.make_shard(shard integer, path text) RETURNS name
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout @extschema@.id_layout := (insta_ids.configured()).layout;
+    schema name := insta_ids.schema_of(shard);
+    layout_argument text := CASE
+        WHEN layout OPERATOR(@extschema@.<>) 'instagram' THEN format(', %L::@extschema@.id_layout', layout)
+    END;
+    outcome record;
+BEGIN
+    -- Waits for another session that is making it.
+    INSERT INTO insta_ids.shard (shard) VALUES (make_shard.shard) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    ELSIF to_regnamespace(quote_ident(schema)) IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = format('schema "%s" already exists', schema),
+            DETAIL = format('It is not one that insta_ids made for shard %s.', shard),
+            HINT = 'Rename or drop it.';
+    END IF;
+    EXECUTE format('CREATE SCHEMA %I', schema);
+    EXECUTE format('CREATE SEQUENCE %I.table_id_seq', schema);
+    EXECUTE format('CREATE FUNCTION %1$I.next_id() RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE sql'
+        || ' RETURN @extschema@.next_id(%2$s, %3$L%4$s)', schema, shard, format('%I.table_id_seq', schema), layout_argument);
+    EXECUTE format('CREATE FUNCTION %1$I.next_id(seq_name regclass) RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE sql'
+        || ' RETURN @extschema@.next_id(%2$s, seq_name%3$s)', schema, shard, layout_argument);
+    SELECT * INTO outcome FROM insta_ids.apply_migrations(shard, path, true);
+    IF outcome.failed IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = outcome.code,
+            MESSAGE = outcome.message,
+            DETAIL = concat_ws(E'\n', nullif(outcome.detail, ''), nullif(outcome.hint, ''),
+                format('It is %s of migration "%s", in shard %s.',
+                    coalesce('statement ' || outcome.statement, 'a CHECK'), outcome.name, shard));
+    END IF;
+    RETURN schema;
+END
+$$;
+
+CREATE FUNCTION insta_ids.create_shard(shard integer) RETURNS name
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
+AS $$
+DECLARE
+    schema pg_catalog.name := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
+BEGIN
+    IF schema IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = pg_catalog.format('shard %s already exists', shard),
+            HINT = 'If its schema is missing, insta_ids.drop_shard() forgets it.';
+    END IF;
+    RETURN schema;
+END
+$$;
+
+CREATE PROCEDURE insta_ids.create_shards(first integer, last integer, batch integer DEFAULT 50)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    todo integer[];
+    number integer;
+    taken record;
+    done integer := 0;
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    IF num_nulls(first, last) > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'first and last shard must be given';
+    END IF;
+    PERFORM insta_ids.check_range(first, last, batch);
+    todo := ARRAY(
+        SELECT n FROM generate_series(first, last) n
+        WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n)
+        ORDER BY n);
+    SELECT n AS shard, s.nspname AS schema INTO taken
+    FROM insta_ids.config c, unnest(todo) n, pg_namespace s
+    WHERE s.nspname = (c.prefix || n::text)::name
+    ORDER BY n LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = format('schema "%s" already exists', taken.schema),
+            DETAIL = format('It is not one that insta_ids made for shard %s.', taken.shard),
+            HINT = 'Rename or drop it.';
+    END IF;
+
+    CALL insta_ids.commit_batch('create_shards', cardinality(todo), 0, 0);
+    FOREACH number IN ARRAY todo LOOP
+        PERFORM insta_ids.make_shard(number, path);
+        done := done + 1;
+        IF done = 1 THEN
+            PERFORM insta_ids.check_locks(least(batch, cardinality(todo)));
+        END IF;
+        IF done % batch = 0 OR done = cardinality(todo) THEN
+            CALL insta_ids.commit_batch('create_shards', cardinality(todo), done, 0);
+        END IF;
+    END LOOP;
+    -- In a transaction that goes on, as that of a procedure which called this one, the path is the caller's again.
+    PERFORM set_config('search_path', path, true);
+END
+$$;
+
+CREATE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEFAULT false) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+AS $$
+DECLARE
+    schema name := insta_ids.schema_of(shard);
+    dropped oid := to_regnamespace(quote_ident(schema));
+    relation regclass;
+    has_rows boolean;
+    outside text;
+BEGIN
+    DELETE FROM insta_ids.shard s WHERE s.shard = drop_shard.shard;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('shard %s does not exist', shard);
+    ELSIF dropped IS NULL THEN
+        RETURN;
+    END IF;
+
+    IF NOT force THEN
+        FOR relation IN
+            SELECT c.oid FROM pg_class c WHERE c.relnamespace = dropped AND c.relkind IN ('r', 'p') ORDER BY c.oid
+        LOOP
+            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', relation);
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', relation) INTO has_rows;
+            IF has_rows THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('shard %s is not empty', shard),
+                    DETAIL = format('Table %s has rows.', relation),
+                    HINT = 'Use force => true to drop it with all that is in it.';
+            END IF;
+        END LOOP;
+        -- What of other schemas would be dropped with it.
+        SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
+        FROM pg_depend m
+        JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid
+        CROSS JOIN LATERAL (
+            SELECT CASE d.classid
+                WHEN 'pg_class'::regclass THEN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = d.objid)
+                WHEN 'pg_proc'::regclass THEN (SELECT p.pronamespace FROM pg_proc p WHERE p.oid = d.objid)
+                WHEN 'pg_type'::regclass THEN (SELECT t.typnamespace FROM pg_type t WHERE t.oid = d.objid)
+                WHEN 'pg_constraint'::regclass THEN (SELECT k.connamespace FROM pg_constraint k WHERE k.oid = d.objid)
+                WHEN 'pg_rewrite'::regclass THEN (
+                    SELECT c.relnamespace FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class WHERE r.oid = d.objid)
+                WHEN 'pg_attrdef'::regclass THEN (
+                    SELECT c.relnamespace FROM pg_attrdef a JOIN pg_class c ON c.oid = a.adrelid WHERE a.oid = d.objid)
+                WHEN 'pg_trigger'::regclass THEN (
+                    SELECT c.relnamespace FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid WHERE g.oid = d.objid)
+                WHEN 'pg_policy'::regclass THEN (
+                    SELECT c.relnamespace FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid WHERE p.oid = d.objid)
+            END AS namespace
+        ) home
+        WHERE m.refclassid = 'pg_namespace'::regclass AND m.refobjid = dropped AND d.deptype IN ('n', 'a')
+            AND home.namespace NOT IN (dropped, 'pg_toast'::regnamespace)
+        LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'dependent_objects_still_exist',
+                MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
+                DETAIL = format('One is %s.', outside),
+                HINT = 'Drop them first, or use force => true to drop them with it.';
+        END IF;
+    END IF;
+    EXECUTE format('DROP SCHEMA %I CASCADE', schema);
+END
+$$;
+
+CREATE VIEW insta_ids.shards AS
+SELECT s.shard, s.schema, CASE WHEN n.oid IS NULL THEN 'missing' ELSE 'active' END AS state,
+       coalesce(m.applied, 0) AS applied, t.migrations - coalesce(m.tried, 0) AS pending,
+       coalesce(m.tried - m.applied, 0) AS failed,
+       coalesce(r.tables, 0) AS tables, r.rows, coalesce(r.bytes, 0) AS bytes
+FROM (
+    SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema
+    FROM insta_ids.shard s
+) s
+CROSS JOIN (SELECT count(*) AS migrations FROM insta_ids.migration) t
+LEFT JOIN (
+    SELECT a.shard, count(*) AS tried, count(*) FILTER (WHERE a.message IS NULL) AS applied
+    FROM insta_ids.shard_migration a GROUP BY a.shard
+) m ON m.shard = s.shard
+LEFT JOIN pg_namespace n ON n.nspname = s.schema
+-- As of the last VACUUM or ANALYZE of each table, as pg_class has it.
+LEFT JOIN (
+    SELECT c.relnamespace,
+           count(*) FILTER (WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition) AS tables,
+           sum(c.reltuples) FILTER (WHERE c.relkind IN ('r', 'f') AND c.reltuples >= 0)::bigint AS rows,
+           sum((c.relpages + coalesce(o.relpages, 0))::bigint * current_setting('block_size')::bigint)::bigint AS bytes
+    FROM pg_class c
+    LEFT JOIN pg_class o ON o.oid = c.reltoastrelid
+    GROUP BY c.relnamespace
+) r ON r.relnamespace = n.oid;
+
+-- Privileges on the database, to make schemas in it, are not among them.
+CREATE FUNCTION insta_ids.grant_provisioning(role regrole) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('GRANT SELECT, INSERT ON insta_ids.config TO %s', role);
+    EXECUTE format(
+        'GRANT SELECT, INSERT, UPDATE, DELETE ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work TO %s',
+        role);
+    EXECUTE format('GRANT SELECT ON insta_ids.shards, insta_ids.migration_status, insta_ids.progress TO %s', role);
+    EXECUTE format('GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.commit_batch TO %s', role);
+    EXECUTE format(
+        'GRANT EXECUTE ON FUNCTION insta_ids.init, insta_ids.create_shard, insta_ids.make_shard, insta_ids.drop_shard,'
+        || ' insta_ids.add_migration, insta_ids.apply_migrations, insta_ids.statements, insta_ids.unchecked_columns,'
+        || ' insta_ids.migration_script, insta_ids.migration_by_script, insta_ids.start_migration,'
+        || ' insta_ids.finish_migration, insta_ids.migration_failed, insta_ids.check_range, insta_ids.check_locks,'
+        || ' insta_ids.limit_catalog_cache TO %s', role);
+END
+$$;

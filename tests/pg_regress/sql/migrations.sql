@@ -1,0 +1,186 @@
+-- Migrations: DDL that is recorded once, and run in each shard. The shards are those of the test before.
+\set VERBOSITY default
+\set SHOW_CONTEXT never
+SET client_min_messages = warning;
+
+-- What cannot be recorded.
+SELECT insta_ids.add_migration('', 'CREATE TABLE t ()');
+SELECT insta_ids.add_migration(repeat('x', 256), 'CREATE TABLE t ()');
+SELECT insta_ids.add_migration('0001', repeat('-', 1000001));
+SELECT insta_ids.add_migration('0001', '');
+SELECT insta_ids.add_migration('0001', '-- nothing' || E'\n;;');
+SELECT insta_ids.add_migration('0001', E'CREATE TABLE t ();\n-- größer\nCREATE TABEL u ()');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (');
+SELECT insta_ids.add_migration('0001', 'BEGIN; CREATE TABLE t (); COMMIT');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (); SAVEPOINT s');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (); CREATE INDEX CONCURRENTLY ON t (a)');
+SELECT insta_ids.add_migration('0001', 'DROP INDEX CONCURRENTLY t');
+SELECT insta_ids.add_migration('0001', 'REINDEX (CONCURRENTLY, VERBOSE) TABLE t');
+SELECT insta_ids.add_migration('0001', 'ALTER TABLE t DETACH PARTITION u CONCURRENTLY');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t ()', transactional => false);
+SELECT insta_ids.add_migration('0001', 'CREATE INDEX CONCURRENTLY ON t (a); SELECT 1', transactional => false);
+-- A schema of its own.
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (); CREATE TABLE shard5.t ()');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE public.t ()');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE s.t AS SELECT 1');
+SELECT insta_ids.add_migration('0001', 'CREATE INDEX ON s.t (a)');
+SELECT insta_ids.add_migration('0001', 'ALTER TABLE s.t ADD a int');
+SELECT insta_ids.add_migration('0001', 'ALTER TABLE s.t RENAME a TO b');
+SELECT insta_ids.add_migration('0001', 'CREATE VIEW s.v AS SELECT 1');
+SELECT insta_ids.add_migration('0001', 'CREATE SEQUENCE s.q');
+SELECT insta_ids.add_migration('0001', 'CREATE TYPE s.c AS (a int)');
+SELECT insta_ids.add_migration('0001', 'CREATE TYPE s.e AS ENUM ()');
+SELECT insta_ids.add_migration('0001', 'CREATE DOMAIN s.d AS int');
+SELECT insta_ids.add_migration('0001', 'CREATE FUNCTION s.f() RETURNS int LANGUAGE sql RETURN 1');
+SELECT insta_ids.add_migration('0001', 'CREATE TRIGGER g BEFORE INSERT ON s.t EXECUTE FUNCTION f()');
+SELECT insta_ids.add_migration('0001', 'CREATE FOREIGN TABLE s.t () SERVER x');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT nextval(''Shard1999 . q''))');
+SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT "shard0".next_id())');
+SELECT count(*) FROM insta_ids.migration;
+
+-- Other schemas can be referred to, and so can what only looks like a shard.
+CREATE TABLE countries (code text PRIMARY KEY);
+SELECT insta_ids.add_migration('0001', $$
+    CREATE TABLE photos (
+        id bigint PRIMARY KEY DEFAULT next_id(),
+        country text REFERENCES public.countries,
+        note text DEFAULT 'shard2000.x myshard5.x shard05.x'
+    );
+    CREATE INDEX ON photos (country);
+    CREATE SEQUENCE likes_id_seq;
+    CREATE TABLE likes (id bigint PRIMARY KEY DEFAULT next_id('likes_id_seq'), photo_id bigint REFERENCES photos);
+    CREATE FUNCTION likes_of(bigint) RETURNS bigint STABLE
+        BEGIN ATOMIC SELECT count(*) FROM likes WHERE photo_id = $1; END;
+$$);
+-- The same again is nothing new; another text, as long as it was applied nowhere.
+SELECT insta_ids.add_migration('0002', 'CREATE TABLE wrong ()');
+SELECT insta_ids.add_migration('0002', 'CREATE TABLE wrong ()');
+SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD caption text');
+SELECT number, name, ddl, transactional, check_ids FROM insta_ids.migration WHERE number > 1;
+UPDATE insta_ids.migration SET ddl = 'DROP TABLE photos';
+
+CREATE SCHEMA app;
+SET search_path = app, public;
+CALL insta_ids.migrate();
+SHOW search_path;
+SELECT shard, applied, pending, failed, tables FROM insta_ids.shards ORDER BY shard;
+\d shard8.photos
+\d shard8.likes
+EXPLAIN (VERBOSE, COSTS OFF) INSERT INTO shard8.likes DEFAULT VALUES;
+INSERT INTO shard8.photos VALUES (make_id('2026-01-01', 9, 1));
+INSERT INTO shard8.photos DEFAULT VALUES RETURNING id_shard(id), caption;
+SELECT shard8.likes_of(5);
+SELECT insta_ids.add_migration('0002', 'SELECT 1');
+SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD caption text', check_ids => false);
+DELETE FROM insta_ids.migration WHERE name = '0002';
+
+-- New shards get them all.
+SELECT insta_ids.create_shard(10);
+SELECT name, state FROM insta_ids.migration_status WHERE shard = 10;
+
+-- One that fails in a shard: entirely or not at all, the others go on, a second call does what is missing.
+ALTER TABLE shard8.photos ADD likes int;
+SELECT insta_ids.add_migration('0003', 'CREATE TABLE half (); ALTER TABLE photos ADD likes int; CREATE TABLE rest ()');
+SELECT insta_ids.add_migration('0004', 'ALTER TABLE likes ADD at timestamptz');
+CALL insta_ids.migrate();
+SELECT name, shard, state, statement, sqlstate, message FROM insta_ids.migration_status WHERE state <> 'applied' ORDER BY number;
+SELECT shard, schema, applied, pending, failed FROM insta_ids.shards ORDER BY shard;
+SELECT to_regclass('shard8.half'), to_regclass('shard9.rest');
+CALL insta_ids.migrate(9);
+CALL insta_ids.migrate();
+ALTER TABLE shard8.photos DROP likes;
+CALL insta_ids.migrate(last => 8);
+SELECT count(*) FROM insta_ids.migration_status WHERE state <> 'applied';
+
+-- A new shard for which one fails is not made.
+CREATE TABLE app.once ();
+SELECT insta_ids.add_migration('0005', 'ALTER TABLE app.once ADD a int');
+SELECT insta_ids.add_migration('0005', 'SELECT 1; DO $do$ BEGIN IF current_schema = ''shard12'' THEN RAISE division_by_zero USING DETAIL = ''Here.'', HINT = ''There.''; END IF; END $do$');
+CALL insta_ids.migrate();
+SELECT insta_ids.create_shard(12);
+CALL insta_ids.create_shards(11, 14, batch => 10);
+SELECT shard FROM insta_ids.shard ORDER BY shard;
+SELECT nspname FROM pg_namespace WHERE nspname ~ '^shard1' ORDER BY 1;
+SELECT * FROM insta_ids.progress;
+
+-- Each default of next_id has its CHECK, however it came to be.
+SELECT insta_ids.add_migration('0006', $$
+    CREATE TABLE copy (LIKE photos INCLUDING DEFAULTS);
+    DO $do$ BEGIN
+        BEGIN
+            EXECUTE 'CREATE TABLE dynamic (a bigint, "Ä B" bigint DEFAULT coalesce(next_id(), 1))';
+        EXCEPTION WHEN division_by_zero THEN NULL;
+        END;
+    END $do$;
+    CREATE TABLE parts (id bigint DEFAULT next_id(), at date) PARTITION BY RANGE (at);
+    CREATE TABLE part PARTITION OF parts FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
+    CREATE TABLE own (id bigint DEFAULT next_id() CHECK (id_shard(id) = split_part(current_schema, 'd', 2)::int));
+    CREATE TABLE native (id bigint DEFAULT public.next_id(9, 'table_id_seq'));
+    CREATE TABLE none (id bigint DEFAULT nextval('table_id_seq'));
+    CREATE VIEW v AS SELECT id FROM photos;
+    ALTER VIEW v ALTER id SET DEFAULT next_id();
+    ALTER TABLE likes ADD other bigint DEFAULT next_id();
+$$);
+CALL insta_ids.migrate();
+SELECT conrelid::regclass, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = 'shard9'::regnamespace AND contype = 'c' ORDER BY conrelid::regclass::text, 2;
+-- But not where that is not wanted, and later migrations do not bring it either.
+SELECT insta_ids.add_migration('0007', 'CREATE TABLE unchecked (id bigint DEFAULT next_id())', check_ids => false);
+SELECT insta_ids.add_migration('0008', 'CREATE TABLE checked (id bigint DEFAULT next_id())');
+CALL insta_ids.migrate();
+SELECT conrelid::regclass FROM pg_constraint
+WHERE connamespace = 'shard9'::regnamespace AND contype = 'c' AND conrelid::regclass::text ~ 'checked';
+-- Nor does it need the statistics.
+SET track_counts = off;
+SELECT insta_ids.add_migration('0009', 'CREATE TABLE uncounted (id bigint DEFAULT next_id())');
+CALL insta_ids.migrate();
+RESET track_counts;
+SELECT conrelid::regclass FROM pg_constraint WHERE connamespace = 'shard9'::regnamespace AND conname ~ 'uncounted';
+
+-- search_path is the shard's for each statement, and the caller's afterwards.
+SELECT insta_ids.add_migration('0010', $$
+    SELECT pg_catalog.set_config('search_path', '', true);
+    CREATE TABLE here (path text DEFAULT current_setting('search_path'))
+$$);
+CREATE TABLE app.of_the_caller ();
+SELECT insta_ids.add_migration('0011', 'CREATE TABLE like_it (LIKE of_the_caller)');
+CALL insta_ids.migrate();
+SELECT to_regclass('shard9.here'), to_regclass('shard9.like_it');
+SHOW search_path;
+
+-- What cannot run in a transaction, by a script; what comes after it waits, but not in new shards.
+SELECT insta_ids.add_migration('0012', 'CREATE INDEX /* /* not here: */ CONCURRENTLY */ concurrently caption ON photos (caption)', transactional => false);
+SELECT insta_ids.add_migration('0013', 'ALTER TABLE photos ADD width int');
+CALL insta_ids.migrate(9, 9);
+SELECT name, state FROM insta_ids.migration_status WHERE shard = 9 AND state <> 'applied' ORDER BY number;
+SELECT insta_ids.migration_script('0012') LIMIT 3;
+SELECT insta_ids.migration_script('0013');
+SELECT insta_ids.migration_script('none');
+SELECT insta_ids.create_shard(15);
+SELECT indexdef FROM pg_indexes WHERE schemaname = 'shard15' AND indexname = 'caption';
+SELECT name, state FROM insta_ids.migration_status WHERE shard = 15 AND state <> 'applied';
+-- Row by row, as \gexec sends them. In one shard it fails, and nothing is taken to be done there.
+SELECT insta_ids.finish_migration('0012', 9);
+CREATE INDEX caption ON shard9.photos (id);
+SELECT line FROM insta_ids.migration_script('0012') line \gexec
+SHOW search_path;
+SELECT shard, state, sqlstate, message FROM insta_ids.migration_status WHERE name = '0012' ORDER BY shard;
+DROP INDEX shard9.caption;
+SELECT line FROM insta_ids.migration_script('0012') line \gexec
+SELECT insta_ids.finish_migration('0013', 9);
+SELECT insta_ids.finish_migration('0012', 1000);
+CALL insta_ids.migrate();
+SELECT count(*) FROM insta_ids.migration_status WHERE state <> 'applied';
+
+-- What cannot be asked.
+CALL insta_ids.migrate(5, 4);
+CALL insta_ids.migrate(2000);
+CALL insta_ids.migrate(batch => 0);
+CALL insta_ids.migrate(lock_timeout => 'soon');
+
+-- A shard that is missing fails, and is not made up for elsewhere.
+DROP SCHEMA shard9 CASCADE;
+SELECT insta_ids.add_migration('0014', 'CREATE TABLE stray ()');
+CALL insta_ids.migrate();
+SELECT shard, state, sqlstate, message FROM insta_ids.migration_status WHERE name = '0014' AND state <> 'applied';
+SELECT count(*) FROM pg_class WHERE relname = 'stray';
