@@ -1,10 +1,7 @@
--- The blog's schema insta5 in its own words, and the direct form beside it
+-- Shard 5 of sixteen, and the blog's table in it, in the blog's own words
 CREATE EXTENSION insta_ids;
-
-CREATE SCHEMA insta5;
-CREATE SEQUENCE insta5.table_id_seq;
-CREATE FUNCTION insta5.next_id() RETURNS bigint LANGUAGE sql VOLATILE
-    RETURN next_id(5, 'insta5.table_id_seq');
+SELECT insta_ids.init(16);
+SELECT insta_ids.create_shard(5);
 
 CREATE TABLE insta5.our_table (
     "id" bigint NOT NULL DEFAULT insta5.next_id(),
@@ -21,7 +18,7 @@ CREATE TABLE insta5.our_likes (
 \echo 'INSERT ... RETURNING id, and what the id says:'
 INSERT INTO insta5.our_table (caption) VALUES ('a photo'), ('another photo')
 RETURNING id, id_time(id), id_shard(id), id_seq(id);
-\echo 'Each table has a sequence of its own, so ids are unique in their table, and two tables may hold the same:'
+\echo 'With a sequence of its own a table''s ids are unique in that table, and two tables may hold the same:'
 INSERT INTO insta5.our_likes (user_id) VALUES (31341)
 RETURNING id, id_time(id), id_shard(id), id_seq(id);
 

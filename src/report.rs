@@ -208,7 +208,7 @@ impl From<NotSql<'_>> for ErrorReport {
         let refused = report(error.code, error.message);
         match error.before {
             Some(before) => {
-                let line = 1 + ddl[..before].iter().filter(|&&byte| byte == b'\n').count();
+                let line = ddl[..before].split(|&byte| byte == b'\n').count();
                 refused.set_detail(format!("It is in line {line} of the migration."))
             }
             None => refused,

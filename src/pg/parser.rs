@@ -109,18 +109,18 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
     unsafe {
         let concurrent = match (*statement).type_ {
             NodeTag::T_TransactionStmt => return Kind::TransactionControl,
-            NodeTag::T_IndexStmt => (*statement.cast::<pg_sys::IndexStmt>()).concurrent,
-            NodeTag::T_DropStmt => (*statement.cast::<pg_sys::DropStmt>()).concurrent,
-            NodeTag::T_AlterTableStmt => elements::<pg_sys::AlterTableCmd>(
-                (*statement.cast::<pg_sys::AlterTableStmt>()).cmds,
-            )
-            .any(|command| {
-                (*command).subtype == pg_sys::AlterTableType::AT_DetachPartition
-                    && (*(*command).def.cast::<pg_sys::PartitionCmd>()).concurrent
-            }),
+            NodeTag::T_IndexStmt => node::<pg_sys::IndexStmt>(statement).concurrent,
+            NodeTag::T_DropStmt => node::<pg_sys::DropStmt>(statement).concurrent,
+            NodeTag::T_AlterTableStmt => {
+                let mut commands =
+                    elements::<pg_sys::AlterTableCmd>(node::<pg_sys::AlterTableStmt>(statement).cmds);
+                commands.any(|command| {
+                    (*command).subtype == pg_sys::AlterTableType::AT_DetachPartition
+                        && node::<pg_sys::PartitionCmd>((*command).def).concurrent
+                })
+            }
             NodeTag::T_ReindexStmt => {
-                let mut options =
-                    elements::<pg_sys::DefElem>((*statement.cast::<pg_sys::ReindexStmt>()).params);
+                let mut options = elements::<pg_sys::DefElem>(node::<pg_sys::ReindexStmt>(statement).params);
                 if options.any(|option| CStr::from_ptr((*option).defname) == c"concurrently") {
                     return Kind::ConcurrentReindex;
                 }
@@ -138,26 +138,26 @@ unsafe fn schema<'a>(statement: *mut pg_sys::Node) -> Option<&'a CStr> {
     // SAFETY: each node is what its tag says; the caller keeps the rest.
     unsafe {
         let relation = match (*statement).type_ {
-            NodeTag::T_CreateStmt => (*statement.cast::<pg_sys::CreateStmt>()).relation,
+            NodeTag::T_CreateStmt => node::<pg_sys::CreateStmt>(statement).relation,
             NodeTag::T_CreateForeignTableStmt => {
-                (*statement.cast::<pg_sys::CreateForeignTableStmt>()).base.relation
+                node::<pg_sys::CreateForeignTableStmt>(statement).base.relation
             }
-            NodeTag::T_CreateTableAsStmt => (*(*statement.cast::<pg_sys::CreateTableAsStmt>()).into).rel,
-            NodeTag::T_CreateSeqStmt => (*statement.cast::<pg_sys::CreateSeqStmt>()).sequence,
-            NodeTag::T_CreateTrigStmt => (*statement.cast::<pg_sys::CreateTrigStmt>()).relation,
-            NodeTag::T_CompositeTypeStmt => (*statement.cast::<pg_sys::CompositeTypeStmt>()).typevar,
-            NodeTag::T_ViewStmt => (*statement.cast::<pg_sys::ViewStmt>()).view,
-            NodeTag::T_IndexStmt => (*statement.cast::<pg_sys::IndexStmt>()).relation,
-            NodeTag::T_AlterTableStmt => (*statement.cast::<pg_sys::AlterTableStmt>()).relation,
-            NodeTag::T_RenameStmt => (*statement.cast::<pg_sys::RenameStmt>()).relation,
+            NodeTag::T_CreateTableAsStmt => (*node::<pg_sys::CreateTableAsStmt>(statement).into).rel,
+            NodeTag::T_CreateSeqStmt => node::<pg_sys::CreateSeqStmt>(statement).sequence,
+            NodeTag::T_CreateTrigStmt => node::<pg_sys::CreateTrigStmt>(statement).relation,
+            NodeTag::T_CompositeTypeStmt => node::<pg_sys::CompositeTypeStmt>(statement).typevar,
+            NodeTag::T_ViewStmt => node::<pg_sys::ViewStmt>(statement).view,
+            NodeTag::T_IndexStmt => node::<pg_sys::IndexStmt>(statement).relation,
+            NodeTag::T_AlterTableStmt => node::<pg_sys::AlterTableStmt>(statement).relation,
+            NodeTag::T_RenameStmt => node::<pg_sys::RenameStmt>(statement).relation,
             NodeTag::T_CreateFunctionStmt => {
-                return qualifier((*statement.cast::<pg_sys::CreateFunctionStmt>()).funcname);
+                return qualifier(node::<pg_sys::CreateFunctionStmt>(statement).funcname);
             }
             NodeTag::T_CreateEnumStmt => {
-                return qualifier((*statement.cast::<pg_sys::CreateEnumStmt>()).typeName);
+                return qualifier(node::<pg_sys::CreateEnumStmt>(statement).typeName);
             }
             NodeTag::T_CreateDomainStmt => {
-                return qualifier((*statement.cast::<pg_sys::CreateDomainStmt>()).domainname);
+                return qualifier(node::<pg_sys::CreateDomainStmt>(statement).domainname);
             }
             _ => return None,
         };
@@ -177,6 +177,15 @@ unsafe fn qualifier<'a>(name: *mut pg_sys::List) -> Option<&'a CStr> {
         let schema = parts.len().checked_sub(2)?;
         text((*parts[schema]).sval)
     }
+}
+
+/// The node as what it is.
+///
+/// # Safety
+/// Its tag says that it is a `T`, and it outlives the result.
+unsafe fn node<'a, T>(node: *mut pg_sys::Node) -> &'a T {
+    // SAFETY: kept by the caller.
+    unsafe { &*node.cast() }
 }
 
 /// # Safety

@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::cluster::Cluster;
 
 /// All the functions, with arguments to be drawn.
-const FUNCTIONS: [&str; 35] = [
+const FUNCTIONS: [&str; 42] = [
     "next_id({int}, {sequence})",
     "count(*) FROM next_ids({int}, {sequence}, {count})",
     "make_id({time}, {int}, {bigint})",
@@ -42,6 +42,13 @@ const FUNCTIONS: [&str; 35] = [
     "insta_ids.create_partitions({relation}, {interval}, {time}, {time}, {zone}, {layout})",
     "insta_ids.drop_partitions({relation}, {time})",
     "insta_ids.partitions({relation})",
+    "insta_ids.shard_of({bigint}, {int})",
+    "insta_ids.shard_of({text}, {int})",
+    "insta_ids.shard_of({bigint}), insta_ids.shard_of({text})",
+    "insta_ids.schema_of({int})",
+    "insta_ids.unchecked_columns({int}, '3')",
+    "insta_ids.check_range({int}, {int}, {int}), insta_ids.check_locks({int})",
+    "insta_ids.start_migration(), insta_ids.finish_migration({name}, {int})",
 ];
 
 const LAYOUTS: [&str; 9] = [
@@ -54,6 +61,52 @@ const LAYOUTS: [&str; 9] = [
     "'time:64 epoch:0 unit:1s'",
     "'time:1 seq:31 shard:31 epoch:0 unit:1s'",
     "'time:2 shard:31 seq:31 epoch:1314220021721'",
+];
+
+/// Pieces of DDL, and what texts of it can be made hard to read with.
+const DDL: [&str; 42] = [
+    "CREATE ",
+    "ALTER ",
+    "DROP ",
+    "REINDEX ",
+    "INDEX ",
+    "TABLE ",
+    "FUNCTION ",
+    "TYPE ",
+    "TRIGGER ",
+    "VIEW ",
+    "CONCURRENTLY ",
+    "concurrently ",
+    "ON ",
+    "t ",
+    "s.t ",
+    "(a int)",
+    "(a)",
+    "(",
+    ")",
+    "f() ",
+    "RETURNS int ",
+    "LANGUAGE sql ",
+    "BEGIN ATOMIC ",
+    "SELECT 1",
+    "RETURN 1",
+    "END",
+    ";",
+    ";",
+    "BEGIN",
+    "COMMIT",
+    "DETACH PARTITION p ",
+    "AS ENUM ",
+    "'",
+    "\"",
+    "$a$",
+    "/*",
+    "*/",
+    "--",
+    "\n",
+    "E'\\",
+    "U&\"\\",
+    "\u{e9}",
 ];
 
 const EXTREMES: [&str; 11] = ["NULL", "0", "1", "-1", "32", "64", "8191", "8192", "1023", "1024", "86399999"];
@@ -243,4 +296,42 @@ fn a_million_calls() {
     assert!(by_state["00000"] > SESSIONS * ROUNDS * CALLS / 4);
     assert!(!cluster.log().contains("terminated by signal"));
     client.query_one("SELECT insta_ids.reset_clock(), next_id(5, 's')", &[]).unwrap();
+}
+
+/// Whatever is given as DDL, it is statements or an error of its text; none of their texts is lost.
+#[test]
+fn any_ddl() {
+    const TEXTS: usize = 100_000;
+    let cluster = Cluster::start("any_ddl");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE FUNCTION try(ddl text) RETURNS text LANGUAGE plpgsql AS $$
+             BEGIN
+                 RETURN (SELECT coalesce(string_agg(statement, ''), '') FROM insta_ids.statements(ddl));
+             EXCEPTION WHEN syntax_error OR invalid_escape_sequence OR nonstandard_use_of_escape_character
+                 OR feature_not_supported OR statement_too_complex THEN
+                 RETURN NULL;
+             END $$",
+        )
+        .unwrap();
+    let mut chance = Chance::from_seed(1);
+    let mut read = 0;
+    for _ in 0..TEXTS / 1000 {
+        let texts: Vec<String> = (0..1000)
+            .map(|_| (0..chance.next() % 12).map(|_| chance.of(&DDL)).collect::<Vec<_>>().concat())
+            .collect();
+        let rows = client.query("SELECT ddl, try(ddl) FROM unnest($1::text[]) ddl", &[&texts]).unwrap();
+        for row in rows {
+            let (ddl, statements): (&str, Option<&str>) = (row.get(0), row.get(1));
+            let Some(statements) = statements else { continue };
+            read += usize::from(!statements.is_empty());
+            // But for what stands between them, and comments there.
+            if !ddl.contains("--") && !ddl.contains("/*") {
+                let kept = |text: &str| text.replace([';', ' ', '\n'], "");
+                assert_eq!(kept(statements), kept(ddl));
+            }
+        }
+    }
+    assert!(read > TEXTS / 100, "{read}");
 }

@@ -27,10 +27,22 @@ const SURFACE: &str = "
         CROSS JOIN LATERAL (SELECT coalesce(p.proacl, n.nspacl, r.relacl) AS privileges) i
         WHERE e.extname = 'insta_ids' AND d.deptype = 'e' AND coalesce(t.typtype, 'b') <> 'c' AND coalesce(t.typcategory, '') <> 'A'
         UNION ALL
-        SELECT concat_ws(' | ', attname, attnum, format_type(atttypid, atttypmod), attnotnull)
-        FROM pg_attribute WHERE attrelid = 'insta_ids.partitioned'::regclass AND attnum > 0
+        SELECT concat_ws(' | ', attrelid::regclass, attname, attnum, format_type(atttypid, atttypmod), attnotnull,
+                         pg_get_expr(adbin, adrelid))
+        FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        WHERE relnamespace = 'insta_ids'::regnamespace AND relkind IN ('r', 'v') AND attnum > 0
         UNION ALL
-        SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids.partitioned'::regclass
+        SELECT concat_ws(' | ', relname, relpersistence, reloptions) FROM pg_class
+        WHERE relnamespace = 'insta_ids'::regnamespace
+        UNION ALL
+        SELECT pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+        WHERE relnamespace = 'insta_ids'::regnamespace AND NOT tgisinternal
+        UNION ALL
+        SELECT concat_ws(' | ', conrelid::regclass, conname, pg_get_constraintdef(oid)) FROM pg_constraint
+        WHERE connamespace = 'insta_ids'::regnamespace
+        UNION ALL
+        SELECT indexdef FROM pg_indexes WHERE schemaname = 'insta_ids'
         UNION ALL
         SELECT concat_ws(' | ', 'configuration', unnest(extconfig)::regclass, unnest(extcondition))
         FROM pg_extension WHERE extname = 'insta_ids'
