@@ -139,6 +139,8 @@ COMMENT ON FUNCTION insta_ids.make_shard(integer, text) IS
     'the part that create_shard and create_shards share';
 COMMENT ON FUNCTION insta_ids.drop_shard(integer, boolean) IS
     'drops a shard that is empty, or by force';
+COMMENT ON FUNCTION insta_ids.lock_schema(oid) IS
+    'lets nobody make anything in a schema until the transaction ends';
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
     'lets a role set up, create, migrate and drop shards';
 COMMENT ON FUNCTION insta_ids.keep_config() IS
@@ -157,22 +159,28 @@ COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, text) IS
     'applies to each shard of a range the migrations that it lacks';
 COMMENT ON FUNCTION insta_ids.migration_script(text) IS
     'statements, for psql''s \gexec, that apply a migration which cannot run in a transaction';
-COMMENT ON FUNCTION insta_ids.start_migration() IS
-    'notes from here on, for finish_migration, whether anything fails in the session';
-COMMENT ON FUNCTION insta_ids.finish_migration(text, integer) IS
+COMMENT ON FUNCTION insta_ids.start_migration(text, integer, text) IS
+    'sets search_path to a shard''s, and notes from here on, for finish_migration, whether anything fails';
+COMMENT ON FUNCTION insta_ids.finish_migration(text, integer, text) IS
     'records that a shard has got a migration, unless something failed since start_migration';
-COMMENT ON FUNCTION insta_ids.migration_failed() IS
-    'whether anything failed since start_migration';
+COMMENT ON FUNCTION insta_ids.note_transactions(boolean) IS
+    'notes how the transactions of this session end';
+COMMENT ON FUNCTION insta_ids.transactions_committed() IS
+    'whether a transaction was committed since note_transactions, and none failed';
 COMMENT ON FUNCTION insta_ids.migration_by_script(text) IS
     'the migration of this name, if it cannot run in a transaction';
 COMMENT ON FUNCTION insta_ids.apply_migrations(integer, text, boolean) IS
     'the part that create_shard and migrate share';
+COMMENT ON FUNCTION insta_ids.path_of(name, text) IS
+    'search_path of a shard';
+COMMENT ON FUNCTION insta_ids.check_path(name, text, text[]) IS
+    'refuses to run in a shard what would alter something elsewhere';
 COMMENT ON FUNCTION insta_ids.statements(text) IS
     'the statements of a text, as PostgreSQL''s grammar reads it';
 COMMENT ON FUNCTION insta_ids.unchecked_columns(integer, xid) IS
     'columns of a shard that next_id fills and no CHECK keeps to the shard';
 COMMENT ON FUNCTION insta_ids.keep_migration() IS
-    'keeps migrations from being updated';
+    'keeps a migration that was applied from being changed';
 COMMENT ON TABLE insta_ids.migration IS
     'the migrations, in the order of their numbers';
 COMMENT ON TABLE insta_ids.shard_migration IS

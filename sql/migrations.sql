@@ -11,11 +11,11 @@ CREATE TABLE insta_ids.migration (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.migration', '');
 
--- What was applied to which shard, and what failed there when it was tried last.
+-- What was applied to which shard, and what failed there when it was tried last. Without foreign keys, as a restore by
+-- several jobs loads the tables in any order.
 CREATE TABLE insta_ids.shard_migration (
-    shard integer NOT NULL REFERENCES insta_ids.shard ON DELETE CASCADE,
-    -- RESTRICT, for which a row of the same number is not the same migration.
-    migration integer NOT NULL REFERENCES insta_ids.migration ON DELETE RESTRICT,
+    shard integer NOT NULL,
+    migration integer NOT NULL,
     at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     -- Of a failure.
     statement integer,
@@ -37,23 +37,43 @@ LEFT JOIN insta_ids.shard_migration a ON a.shard = s.shard AND a.migration = m.n
 CREATE FUNCTION insta_ids.keep_migration() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    applied record;
 BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'object_not_in_prerequisite_state',
-        MESSAGE = 'migrations cannot be updated',
-        HINT = 'Call insta_ids.add_migration(), which replaces one that was applied nowhere.';
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        -- Who is applying it has locked the row, but what was applied before that ended cannot be seen.
+        RAISE EXCEPTION USING
+            ERRCODE = 'active_sql_transaction',
+            MESSAGE = format('a migration cannot be replaced in a transaction that is %s',
+                current_setting('transaction_isolation')),
+            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+    SELECT count(*) AS shards, min(s.shard) AS first INTO applied
+    FROM insta_ids.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
+    IF applied.shards > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migration "%s" is already applied', OLD.name),
+            DETAIL = format('Shards that have it: %s. The first is shard %s.', applied.shards, applied.first),
+            HINT = 'Add another one that changes what this one made.';
+    END IF;
+    DELETE FROM insta_ids.shard_migration s WHERE s.migration = OLD.number;
+    RETURN coalesce(NEW, OLD);
 END
 $$;
-CREATE TRIGGER keep BEFORE UPDATE ON insta_ids.migration
-    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.keep_migration();
+CREATE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids.migration
+    FOR EACH ROW EXECUTE FUNCTION insta_ids.keep_migration();
 
+-- `kind` is ordinary, transaction control, session setting or concurrent; `at_once` is a concurrent statement as it can
+-- run in a transaction, where nobody else is; `schema` one that it names for what it makes or alters; `alters` has the
+-- relations, named without a schema, that it alters.
 CREATE FUNCTION insta_ids.statements(ddl text)
-    RETURNS TABLE (statement text, transaction_control boolean, concurrent boolean, at_once text, schema text)
+    RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[])
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
-CREATE FUNCTION insta_ids.start_migration() RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'start_migration_wrapper';
-CREATE FUNCTION insta_ids.migration_failed() RETURNS boolean
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'migration_failed_wrapper';
+CREATE FUNCTION insta_ids.note_transactions(failed boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'note_transactions_wrapper';
+CREATE FUNCTION insta_ids.transactions_committed() RETURNS boolean
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'transactions_committed_wrapper';
 
 CREATE FUNCTION insta_ids.add_migration(
         name text, ddl text, transactional boolean DEFAULT true, check_ids boolean DEFAULT true)
@@ -63,9 +83,11 @@ AS $$
 DECLARE
     config insta_ids.config := insta_ids.configured();
     most CONSTANT integer := 1000000;
-    old insta_ids.migration;
-    facts record;
-    applied record;
+    -- A shard's schema before a dot, wherever it stands.
+    shard_schema text := format('(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.',
+        regexp_replace(replace(config.prefix, '"', '""'), '(\W)', '\\\1', 'g'));
+    next record;
+    statements integer := 0;
 BEGIN
     IF octet_length(name) NOT BETWEEN 1 AND 255 THEN
         RAISE EXCEPTION USING
@@ -80,87 +102,74 @@ BEGIN
             HINT = 'Add it as several.';
     END IF;
 
-    SELECT count(*) AS statements,
-           min(s.number) FILTER (WHERE s.transaction_control) AS transaction_control,
-           min(s.number) FILTER (WHERE s.concurrent) AS concurrent
-    INTO facts
-    FROM insta_ids.statements(ddl) WITH ORDINALITY s (statement, transaction_control, concurrent, at_once, schema, number);
-    IF facts.statements = 0 THEN
+    FOR next IN
+        SELECT s.kind, coalesce(s.schema, m.schema) AS schema
+        FROM insta_ids.statements(ddl) s
+        LEFT JOIN LATERAL (
+            SELECT replace(r[1], '""', '"') AS schema
+            FROM regexp_matches(s.statement, shard_schema, 'gi') r
+            WHERE r[2]::integer < config.shards LIMIT 1
+        ) m ON true
+    LOOP
+        statements := statements + 1;
+        IF next.kind = 'transaction control' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" begins or ends a transaction', statements, name),
+                HINT = 'Leave it out: a migration is applied to a shard entirely or not at all.';
+        ELSIF next.kind = 'session setting' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" sets something for the session', statements, name),
+                HINT = 'Use SET LOCAL, or leave it out: search_path is set for each statement.';
+        ELSIF next.kind = 'concurrent' AND transactional THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" cannot run in a transaction', statements, name),
+                HINT = 'Leave out CONCURRENTLY, or add the statement by itself with transactional => false.';
+        ELSIF NOT transactional AND (next.kind <> 'concurrent' OR statements > 1) THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('migration "%s" can run in a transaction', name),
+                DETAIL = 'With transactional => false, a migration is one statement with CONCURRENTLY.';
+        ELSIF next.schema IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" names schema "%s"', statements, name, next.schema),
+                DETAIL = 'It would be run again for each shard.',
+                HINT = 'Leave the schema out: search_path begins with the shard''s.';
+        END IF;
+    END LOOP;
+    IF statements = 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('migration "%s" has no statement', name);
-    ELSIF facts.transaction_control IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('statement %s of migration "%s" begins or ends a transaction', facts.transaction_control, name),
-            HINT = 'Leave it out: a migration is applied to a shard entirely or not at all.';
-    ELSIF transactional AND facts.concurrent IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('statement %s of migration "%s" cannot run in a transaction', facts.concurrent, name),
-            HINT = 'Leave out CONCURRENTLY, or add the statement by itself with transactional => false.';
-    ELSIF NOT transactional AND (facts.statements > 1 OR facts.concurrent IS NULL) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('migration "%s" can run in a transaction', name),
-            DETAIL = 'With transactional => false, a migration is one statement with CONCURRENTLY.';
-    END IF;
-
-    -- What a statement makes or alters in a schema of its own, and any mention of a shard's.
-    SELECT s.number, coalesce(s.schema, m.schema) AS schema INTO facts
-    FROM insta_ids.statements(ddl) WITH ORDINALITY s (statement, transaction_control, concurrent, at_once, schema, number)
-    LEFT JOIN LATERAL (
-        SELECT r[1] AS schema
-        FROM regexp_matches(
-            s.statement,
-            format('(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.',
-                regexp_replace(replace(config.prefix, '"', '""'), '(\W)', '\\\1', 'g')),
-            'gi') r
-        WHERE r[2]::integer < config.shards
-    ) m ON true
-    WHERE coalesce(s.schema, m.schema) IS NOT NULL
-    ORDER BY s.number LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('statement %s of migration "%s" names schema "%s"', facts.number, name, facts.schema),
-            DETAIL = 'It would be run again for each shard.',
-            HINT = 'Leave the schema out: each shard''s comes first in search_path when its turn comes.';
     END IF;
 
     LOCK TABLE insta_ids.migration IN SHARE ROW EXCLUSIVE MODE;
-    SELECT * INTO old FROM insta_ids.migration m WHERE m.name = add_migration.name;
-    IF FOUND THEN
-        IF (old.ddl, old.transactional, old.check_ids) = (ddl, transactional, check_ids) THEN
-            RETURN;
-        END IF;
-        -- Waits for who is applying it.
-        PERFORM FROM insta_ids.migration m WHERE m.number = old.number FOR UPDATE;
-        SELECT count(*) AS shards, min(s.shard) AS first INTO applied
-        FROM insta_ids.shard_migration s WHERE s.migration = old.number AND s.message IS NULL;
-        IF applied.shards > 0 THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('migration "%s" is already applied', name),
-                DETAIL = format('Shards that have it: %s. The first is shard %s.', applied.shards, applied.first),
-                HINT = 'Add another one that changes what this one made.';
-        END IF;
-        DELETE FROM insta_ids.shard_migration s WHERE s.migration = old.number;
-        DELETE FROM insta_ids.migration m WHERE m.number = old.number;
+    IF NOT EXISTS (SELECT FROM insta_ids.migration m WHERE m.name = add_migration.name) THEN
+        INSERT INTO insta_ids.migration
+        SELECT coalesce(max(m.number) + 1, 1), add_migration.name, add_migration.ddl,
+               add_migration.transactional, add_migration.check_ids
+        FROM insta_ids.migration m;
+    ELSE
+        UPDATE insta_ids.migration m
+        SET ddl = add_migration.ddl, transactional = add_migration.transactional,
+            check_ids = add_migration.check_ids, added_at = now()
+        WHERE m.name = add_migration.name
+            AND (m.ddl, m.transactional, m.check_ids)
+                <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids);
     END IF;
-    INSERT INTO insta_ids.migration
-    SELECT coalesce(old.number, max(m.number) + 1, 1), add_migration.name, add_migration.ddl,
-           add_migration.transactional, add_migration.check_ids
-    FROM insta_ids.migration m;
 END
 $$;
 
--- Columns of a shard whose default calls next_id, itself or through a wrapper, and which no CHECK keeps to the shard;
--- of those, the ones that were given it by this transaction or a later one.
+-- Columns of a shard whose default calls next_id, itself or through other functions, and which no CHECK keeps to the
+-- shard: those that this transaction gave that default, not before its (sub)transaction `since`.
 CREATE FUNCTION insta_ids.unchecked_columns(shard integer, since xid)
     RETURNS TABLE (relation regclass, "column" name, expression text)
-    -- Planning it takes ten times as long as running it.
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- Planning takes longer than running, so it is kept short: joined as it is written, once for all shards.
+    SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     layout @extschema@.id_layout := (insta_ids.configured()).layout;
@@ -176,15 +185,20 @@ BEGIN
         JOIN pg_class c ON c.oid = m.objid AND c.relkind IN ('r', 'p', 'f')
         JOIN pg_attrdef d ON d.adrelid = c.oid
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
         -- Aggregates, as the planner cannot begin with them: while shards are made, it knows nothing of how many
         -- columns there are.
         CROSS JOIN LATERAL (
-            SELECT bool_or(f.refobjid = ANY (minting) OR w.refobjid = ANY (minting)) AS mints
-            FROM pg_depend f
-            LEFT JOIN pg_depend w ON w.classid = f.refclassid AND w.objid = f.refobjid AND w.refclassid = f.refclassid
-            WHERE f.classid = 'pg_attrdef'::regclass AND f.objid = d.oid AND f.refclassid = 'pg_proc'::regclass
+            WITH RECURSIVE used AS (
+                SELECT 'pg_attrdef'::regclass::oid AS classid, d.oid AS objid
+                UNION
+                SELECT f.refclassid, f.refobjid FROM used u
+                JOIN pg_depend f ON f.classid = u.classid AND f.objid = u.objid AND f.refclassid = 'pg_proc'::regclass
+            )
+            SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
         ) f
-        CROSS JOIN LATERAL format('(@extschema@.id_shard(%I%s) = %s)', a.attname,
+        CROSS JOIN LATERAL format('(@extschema@.id_shard(%s%s) = %s)',
+            format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname),
             CASE WHEN layout OPERATOR(@extschema@.<>) 'instagram' THEN format(', %L::@extschema@.id_layout', layout) END,
             shard) e (expression)
         CROSS JOIN LATERAL (
@@ -192,7 +206,13 @@ BEGIN
             WHERE k.conrelid = c.oid AND k.contype = 'c' AND pg_get_expr(k.conbin, k.conrelid) = e.expression
         ) k
         WHERE m.refclassid = 'pg_namespace'::regclass AND m.refobjid = schema AND m.classid = 'pg_class'::regclass
-            AND age(d.xmin) <= age(since) AND f.mints AND k.checks = 0
+            -- The row is of this transaction if that is in progress and it can be seen nevertheless.
+            AND CASE
+                WHEN age(d.xmin) <= age(since)
+                THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(d.xmin))::text::xid8) = 'in progress'
+                ELSE false
+            END
+            AND f.mints AND k.checks = 0
     )
     SELECT u.relation::regclass, u.attname, u.expression
     FROM unchecked u
@@ -200,6 +220,41 @@ BEGIN
     WHERE NOT EXISTS (
         SELECT FROM pg_inherits h JOIN unchecked p ON p.relation = h.inhparent AND p.attname = u.attname
         WHERE h.inhrelid = u.relation);
+END
+$$;
+
+-- The search_path of a shard, before who calls' own.
+CREATE FUNCTION insta_ids.path_of(schema name, path text) RETURNS text
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.concat_ws(', ', pg_catalog.quote_ident(schema), '@extschema@', nullif(path, ''));
+
+-- Refuses to run in a shard what would run elsewhere: where its schema cannot be used, so that search_path passes it
+-- over; or where it lacks a relation that the path has further down.
+CREATE FUNCTION insta_ids.check_path(schema name, path text, alters text[]) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation text;
+    elsewhere record;
+BEGIN
+    IF NOT has_schema_privilege(schema, 'USAGE') THEN
+        RAISE insufficient_privilege USING MESSAGE = format('permission denied for schema %s', schema);
+    END IF;
+    FOREACH relation IN ARRAY alters LOOP
+        CONTINUE WHEN to_regclass(format('%I.%I', schema, relation)) IS NOT NULL;
+        PERFORM set_config('search_path', path, true);
+        SELECT n.nspname INTO elsewhere
+        FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+        WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.quote_ident(relation))::pg_catalog.oid
+            AND c.relpersistence OPERATOR(pg_catalog.<>) 't';
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        IF elsewhere.nspname IS NOT NULL THEN
+            RAISE undefined_table USING
+                MESSAGE = format('relation "%s" does not exist in schema "%s"', relation, schema),
+                DETAIL = format('There is one in schema "%s", which every shard would alter.', elsewhere.nspname);
+        END IF;
+    END LOOP;
 END
 $$;
 
@@ -213,43 +268,45 @@ CREATE FUNCTION insta_ids.apply_migrations(
 AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
-    shard_path text := concat_ws(', ', quote_ident(schema), '@extschema@', nullif(path, ''));
+    shard_path text := insta_ids.path_of(schema, path);
+    role text := current_setting('role');
     migration insta_ids.migration;
-    statements text[];
+    next record;
     applying xid;
     defaults bigint;
     unchecked record;
 BEGIN
+    -- Locked, so that what is applied is what is recorded: nobody replaces it meanwhile.
     FOR migration IN
         SELECT * FROM insta_ids.migration m
         WHERE NOT EXISTS (
             SELECT FROM insta_ids.shard_migration s
             WHERE s.shard = apply_migrations.shard AND s.migration = m.number AND s.message IS NULL)
-        ORDER BY m.number
+        ORDER BY m.number FOR SHARE OF m
     LOOP
         EXIT WHEN NOT (migration.transactional OR new);
-        statements := ARRAY(SELECT coalesce(s.at_once, s.statement) FROM insta_ids.statements(migration.ddl) s);
         BEGIN
             INSERT INTO insta_ids.shard_migration (shard, migration) VALUES (apply_migrations.shard, migration.number)
             ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
             SET at = excluded.at, statement = NULL, sqlstate = NULL, message = NULL
             RETURNING xmin INTO applying;
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
-            FOR number IN 1 .. cardinality(statements) LOOP
-                statement := number;
-                -- Again for each, as it may have been set by the one before. Between here and the next such line no
-                -- operator may be used that is not qualified.
-                PERFORM set_config('search_path', shard_path, true);
-                -- A schema that is not there, or may not be used, would be passed over for the next.
-                IF pg_catalog.to_regnamespace(pg_catalog.quote_ident(schema)) IS NULL THEN
-                    RAISE invalid_schema_name USING MESSAGE = pg_catalog.format('schema "%s" does not exist', schema);
-                ELSIF pg_catalog.current_schema() OPERATOR(pg_catalog.<>) schema THEN
-                    RAISE insufficient_privilege
-                        USING MESSAGE = pg_catalog.format('permission denied for schema %s', schema);
+            FOR next IN
+                SELECT s.number, coalesce(s.at_once, s.statement) AS statement, s.alters
+                FROM insta_ids.statements(migration.ddl) WITH ORDINALITY
+                    s (statement, kind, at_once, schema, alters, number)
+                ORDER BY s.number
+            LOOP
+                statement := next.number;
+                IF next.number = 1 OR cardinality(next.alters) > 0 THEN
+                    PERFORM insta_ids.check_path(schema, shard_path, next.alters);
                 END IF;
-                EXECUTE statements[number];
+                -- From here on to the next such line, nothing may be called that is not qualified.
+                PERFORM set_config('search_path', shard_path, true);
+                EXECUTE next.statement;
+                PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
             END LOOP;
-            PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+            PERFORM set_config('role', role, true);
             statement := NULL;
             -- Where no default was made, there is no new one to look for.
             IF migration.check_ids AND (
@@ -279,10 +336,10 @@ DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     todo integer[];
     number integer;
-    outcome record;
+    outcome pg_catalog.record;
     first_failed integer;
-    first_failure record;
-    waiting record;
+    first_failure pg_catalog.record;
+    waiting pg_catalog.record;
     done integer := 0;
     failed integer := 0;
     busy integer := 0;
@@ -290,6 +347,9 @@ DECLARE
     held integer := 0;
     budget_known boolean := false;
 BEGIN
+    -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     PERFORM insta_ids.check_range(first, last, batch), set_config('lock_timeout', lock_timeout, true);
     todo := ARRAY(
@@ -387,15 +447,14 @@ BEGIN
     RETURN QUERY
     SELECT line
     FROM (
-        SELECT s.shard, s.schema, min(s.number) AS number FROM insta_ids.migration_status s
-        WHERE s.state <> 'applied' GROUP BY s.shard, s.schema
+        SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
+        WHERE s.state <> 'applied' GROUP BY s.shard
     ) next
     CROSS JOIN LATERAL unnest(ARRAY[
-        format('SELECT insta_ids.start_migration(), pg_catalog.set_config(''search_path'', %L, false)',
-            concat_ws(', ', quote_ident(next.schema), '@extschema@', nullif(path, ''))),
+        format('SELECT insta_ids.start_migration(%L, %s, %L)', name, next.shard, path),
         (SELECT t.statement FROM insta_ids.statements(migration.ddl) t),
-        format('SELECT insta_ids.finish_migration(%L, %s), pg_catalog.set_config(''search_path'', %L, false)',
-            name, next.shard, path)]) WITH ORDINALITY lines (line, place)
+        format('SELECT insta_ids.finish_migration(%L, %s, %L), pg_catalog.set_config(''search_path'', %L, false)',
+            name, next.shard, md5(migration.ddl), path)]) WITH ORDINALITY lines (line, place)
     WHERE next.number = migration.number
     ORDER BY next.shard, lines.place;
     PERFORM set_config('search_path', path, true);
@@ -424,36 +483,71 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION insta_ids.finish_migration(name text, shard integer) RETURNS void
+CREATE FUNCTION insta_ids.start_migration(name text, shard integer, path text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema name;
+    shard_path text;
+    alters text[];
+BEGIN
+    PERFORM insta_ids.note_transactions(false);
+    BEGIN
+        schema := insta_ids.schema_of(shard);
+        shard_path := insta_ids.path_of(schema, path);
+        SELECT s.alters INTO alters FROM insta_ids.statements((insta_ids.migration_by_script(name)).ddl) s;
+        PERFORM insta_ids.check_path(schema, shard_path, alters);
+        PERFORM set_config('search_path', shard_path, false);
+    EXCEPTION WHEN OTHERS THEN
+        -- No error, as the statement runs after it all the same: now where it finds nothing.
+        RAISE WARNING USING MESSAGE = SQLERRM;
+        PERFORM set_config('search_path', 'pg_catalog', false), insta_ids.note_transactions(true);
+    END;
+END
+$$;
+
+CREATE FUNCTION insta_ids.finish_migration(name text, shard integer, ddl_md5 text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     migration insta_ids.migration := insta_ids.migration_by_script(name);
-    failed boolean := insta_ids.migration_failed();
+    committed boolean := insta_ids.transactions_committed();
+    invalid text;
+    failure text;
 BEGIN
-    IF failed IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'insta_ids.start_migration() was not called in this session';
-    END IF;
     PERFORM FROM insta_ids.shard s WHERE s.shard = finish_migration.shard FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = format('shard %s does not exist', shard);
+    ELSIF committed IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'insta_ids.start_migration() was not called in this session';
     END IF;
+    -- What is applied is what is recorded, and no other session replaces it now.
+    SELECT * INTO migration FROM insta_ids.migration m WHERE m.number = migration.number FOR SHARE;
+    SELECT i.indexrelid::regclass INTO invalid
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE NOT i.indisvalid AND c.relnamespace = to_regnamespace(quote_ident(insta_ids.schema_of(shard)))
+    LIMIT 1;
+    failure := CASE
+        WHEN NOT committed THEN 'it failed, or did not run, in the session of its script'
+        WHEN md5(migration.ddl) IS DISTINCT FROM ddl_md5 THEN 'it was replaced after its script was made'
+        WHEN invalid IS NOT NULL THEN format('index %s is invalid', invalid)
+    END;
     INSERT INTO insta_ids.shard_migration AS a (shard, migration, message)
-    VALUES (finish_migration.shard, migration.number,
-        CASE WHEN failed THEN 'It failed in the session that ran its script, where the error was shown.' END)
+    VALUES (finish_migration.shard, migration.number, failure)
     ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
     SET at = excluded.at, statement = NULL, sqlstate = NULL, message = excluded.message
     -- Another session was first.
     WHERE a.message IS NOT NULL;
-    IF failed THEN
+    IF failure IS NOT NULL THEN
         -- No error: the next shard's turn comes in the same session.
         RAISE WARNING USING
             MESSAGE = format('migration "%s" failed in shard %s', name, shard),
-            HINT = 'Drop the index that may be left invalid, then run the script again for what is missing.';
+            DETAIL = upper(left(failure, 1)) || substr(failure, 2) || '.',
+            HINT = 'Drop an index that was left invalid, then run the script again for what is missing.';
     END IF;
 END
 $$;

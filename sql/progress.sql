@@ -1,7 +1,7 @@
 -- Long work: procedures that commit batch by batch, and tell how far they are.
 
 -- What runs, and what was ended before it could say so.
-CREATE UNLOGGED TABLE insta_ids.work (
+CREATE TABLE insta_ids.work (
     pid integer PRIMARY KEY,
     command text NOT NULL,
     total integer NOT NULL,

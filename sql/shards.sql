@@ -65,9 +65,12 @@ DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     todo integer[];
     number integer;
-    taken record;
+    taken pg_catalog.record;
     done integer := 0;
 BEGIN
+    -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     IF num_nulls(first, last) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'first and last shard must be given';
@@ -105,6 +108,9 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION insta_ids.lock_schema(schema oid) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
+
 CREATE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEFAULT false) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
 AS $$
@@ -120,11 +126,23 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = format('shard %s does not exist', shard);
-    ELSIF dropped IS NULL THEN
+    END IF;
+    DELETE FROM insta_ids.shard_migration s WHERE s.shard = drop_shard.shard;
+    IF dropped IS NULL THEN
         RETURN;
     END IF;
 
     IF NOT force THEN
+        IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+            -- Its snapshot is older than the locks, and does not show what others wrote.
+            RAISE EXCEPTION USING
+                ERRCODE = 'active_sql_transaction',
+                MESSAGE = format('whether a shard is empty cannot be told in a transaction that is %s',
+                    current_setting('transaction_isolation')),
+                HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+        END IF;
+        -- Nothing is made in it from here on.
+        PERFORM insta_ids.lock_schema(dropped);
         FOR relation IN
             SELECT c.oid FROM pg_class c WHERE c.relnamespace = dropped AND c.relkind IN ('r', 'p') ORDER BY c.oid
         LOOP
@@ -138,28 +156,20 @@ BEGIN
                     HINT = 'Use force => true to drop it with all that is in it.';
             END IF;
         END LOOP;
-        -- What of other schemas would be dropped with it.
+        -- What depends on a part of it, and is none: as DROP ... RESTRICT would tell, if the schema were one object.
+        WITH RECURSIVE parts AS (
+            SELECT d.classid, d.objid FROM pg_depend d
+            WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = dropped
+                AND d.classid <> 'pg_extension'::regclass
+            UNION
+            SELECT d.classid, d.objid
+            FROM parts p JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid
+            WHERE d.deptype <> 'n'
+        )
         SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
-        FROM pg_depend m
-        JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid
-        CROSS JOIN LATERAL (
-            SELECT CASE d.classid
-                WHEN 'pg_class'::regclass THEN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = d.objid)
-                WHEN 'pg_proc'::regclass THEN (SELECT p.pronamespace FROM pg_proc p WHERE p.oid = d.objid)
-                WHEN 'pg_type'::regclass THEN (SELECT t.typnamespace FROM pg_type t WHERE t.oid = d.objid)
-                WHEN 'pg_constraint'::regclass THEN (SELECT k.connamespace FROM pg_constraint k WHERE k.oid = d.objid)
-                WHEN 'pg_rewrite'::regclass THEN (
-                    SELECT c.relnamespace FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class WHERE r.oid = d.objid)
-                WHEN 'pg_attrdef'::regclass THEN (
-                    SELECT c.relnamespace FROM pg_attrdef a JOIN pg_class c ON c.oid = a.adrelid WHERE a.oid = d.objid)
-                WHEN 'pg_trigger'::regclass THEN (
-                    SELECT c.relnamespace FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid WHERE g.oid = d.objid)
-                WHEN 'pg_policy'::regclass THEN (
-                    SELECT c.relnamespace FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid WHERE p.oid = d.objid)
-            END AS namespace
-        ) home
-        WHERE m.refclassid = 'pg_namespace'::regclass AND m.refobjid = dropped AND d.deptype IN ('n', 'a')
-            AND home.namespace NOT IN (dropped, 'pg_toast'::regnamespace)
+        FROM (SELECT 'pg_namespace'::regclass, dropped UNION ALL SELECT * FROM parts) p (classid, objid)
+        JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid AND d.deptype = 'n'
+        WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts)
         LIMIT 1;
         IF FOUND THEN
             RAISE EXCEPTION USING
@@ -204,6 +214,11 @@ CREATE FUNCTION insta_ids.grant_provisioning(role regrole) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('role "%s" does not exist', role);
+    END IF;
     EXECUTE format('GRANT SELECT, INSERT ON insta_ids.config TO %s', role);
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work TO %s',
@@ -212,9 +227,10 @@ BEGIN
     EXECUTE format('GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.commit_batch TO %s', role);
     EXECUTE format(
         'GRANT EXECUTE ON FUNCTION insta_ids.init, insta_ids.create_shard, insta_ids.make_shard, insta_ids.drop_shard,'
-        || ' insta_ids.add_migration, insta_ids.apply_migrations, insta_ids.statements, insta_ids.unchecked_columns,'
-        || ' insta_ids.migration_script, insta_ids.migration_by_script, insta_ids.start_migration,'
-        || ' insta_ids.finish_migration, insta_ids.migration_failed, insta_ids.check_range, insta_ids.check_locks,'
-        || ' insta_ids.limit_catalog_cache TO %s', role);
+        || ' insta_ids.lock_schema, insta_ids.add_migration, insta_ids.apply_migrations, insta_ids.path_of,'
+        || ' insta_ids.check_path, insta_ids.statements, insta_ids.unchecked_columns, insta_ids.migration_script,'
+        || ' insta_ids.migration_by_script, insta_ids.start_migration, insta_ids.finish_migration,'
+        || ' insta_ids.note_transactions, insta_ids.transactions_committed, insta_ids.check_range,'
+        || ' insta_ids.check_locks, insta_ids.limit_catalog_cache TO %s', role);
 END
 $$;

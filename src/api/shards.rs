@@ -10,6 +10,7 @@ use pgrx::prelude::*;
 use crate::ddl::without_concurrently;
 use crate::pg::parser::{self, Kind};
 use crate::pg::session;
+use crate::pg::text::Text;
 use crate::report::{NoShards, NotSql, SqlResult};
 
 /// Floor modulo: the remainder of a negative key is none.
@@ -22,7 +23,7 @@ fn shard_of(key: i64, shards: i32) -> SqlResult<i32> {
     Ok(key.rem_euclid(shards.into()) as i32)
 }
 
-/// Texts as bytes: in a database whose encoding is not UTF-8 they may be no `str`.
+/// The DDL as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
 #[pg_extern(sql = false)]
 fn statements(
     ddl: &[u8],
@@ -30,11 +31,11 @@ fn statements(
     TableIterator<
         'static,
         (
-            name!(statement, Vec<u8>),
-            name!(transaction_control, bool),
-            name!(concurrent, bool),
-            name!(at_once, Option<Vec<u8>>),
-            name!(schema, Option<Vec<u8>>),
+            name!(statement, Text),
+            name!(kind, &'static str),
+            name!(at_once, Option<Text>),
+            name!(schema, Option<Text>),
+            name!(alters, Vec<Text>),
         ),
     >,
     ErrorReport,
@@ -43,24 +44,31 @@ fn statements(
     let text = CString::new(ddl).unwrap_or_default();
     let statements = parser::statements(&text).map_err(|error| NotSql { ddl, error })?;
     Ok(TableIterator::new(statements.into_iter().map(|statement| {
-        let at_once = match statement.kind {
-            Kind::Concurrent => Some(without_concurrently(&statement.text)),
-            Kind::ConcurrentReindex => Some(Vec::new()),
-            Kind::Ordinary | Kind::TransactionControl => None,
+        let (kind, at_once) = match statement.kind {
+            Kind::Ordinary => ("ordinary", None),
+            Kind::TransactionControl => ("transaction control", None),
+            Kind::SessionSetting => ("session setting", None),
+            Kind::Concurrent => ("concurrent", Some(without_concurrently(&statement.text))),
+            Kind::ConcurrentReindex => ("concurrent", Some(Vec::new())),
         };
-        let transaction_control = statement.kind == Kind::TransactionControl;
-        (statement.text, transaction_control, at_once.is_some(), at_once, statement.schema)
+        let alters = statement.alters.into_iter().map(Text).collect();
+        (Text(statement.text), kind, at_once.map(Text), statement.schema.map(Text), alters)
     })))
 }
 
 #[pg_extern(sql = false)]
-fn start_migration() {
-    session::note_failures();
+fn note_transactions(failed: bool) {
+    session::note_transactions(failed);
 }
 
 #[pg_extern(sql = false)]
-fn migration_failed() -> Option<bool> {
-    session::failed()
+fn transactions_committed() -> Option<bool> {
+    session::transactions_committed()
+}
+
+#[pg_extern(sql = false)]
+fn lock_schema(schema: pg_sys::Oid) {
+    session::lock_schema(schema);
 }
 
 #[pg_extern(sql = false)]

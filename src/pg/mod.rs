@@ -9,6 +9,7 @@ pub(crate) mod pauses;
 pub(crate) mod sequence;
 pub(crate) mod session;
 pub(crate) mod shared;
+pub(crate) mod text;
 pub(crate) mod timestamp;
 
 /// Keeps others from making settings under the extension's prefix, and tells of misspelt ones.

@@ -14,16 +14,20 @@ pub(crate) struct Statement {
     /// As it was written, without the semicolon.
     pub(crate) text: Vec<u8>,
     pub(crate) kind: Kind,
-    /// The schema that it names for what it makes or alters.
+    /// The schema that it names for something it makes or alters.
     pub(crate) schema: Option<Vec<u8>>,
+    /// The relations, named without a schema, that it alters.
+    pub(crate) alters: Vec<Vec<u8>>,
 }
 
-/// What a statement asks of the transaction it runs in.
+/// What a statement asks of the transaction and session it runs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ordinary,
     /// BEGIN, COMMIT, SAVEPOINT and their like.
     TransactionControl,
+    /// SET, RESET, DISCARD: what outlives the transaction.
+    SessionSetting,
     /// With CONCURRENTLY, so it runs in none.
     Concurrent,
     /// REINDEX with CONCURRENTLY: where nothing is indexed yet, there is nothing to do.
@@ -51,10 +55,16 @@ pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
                 // The last, without a semicolon.
                 _ => bytes.len(),
             };
+            let targets = targets((*raw).stmt);
             Statement {
                 text: bytes[from..until].trim_ascii().to_vec(),
                 kind: kind((*raw).stmt),
-                schema: schema((*raw).stmt).map(|name| name.to_bytes().to_vec()),
+                schema: targets.iter().find_map(|target| target.schema.clone()),
+                alters: targets
+                    .into_iter()
+                    .filter(|target| target.is_there)
+                    .map(|target| target.name)
+                    .collect(),
             }
         });
         Ok(statements.collect())
@@ -87,7 +97,7 @@ fn raw_parse(text: &CStr) -> Result<*mut pg_sys::List, SyntaxError> {
             Some(CaughtError::PostgresError(error)) => Err(SyntaxError {
                 code: error.sql_error_code(),
                 message: error.message().to_owned(),
-                before: position.get().checked_sub(1).map(|characters| bytes_of(text, characters)),
+                before: (position.get() > 0).then(|| bytes_of(text, position.get() - 1)),
             }),
             _ => resume_unwind(cause),
         })
@@ -109,6 +119,15 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
     unsafe {
         let concurrent = match (*statement).type_ {
             NodeTag::T_TransactionStmt => return Kind::TransactionControl,
+            NodeTag::T_DiscardStmt => return Kind::SessionSetting,
+            NodeTag::T_VariableSetStmt => {
+                let set = node::<pg_sys::VariableSetStmt>(statement);
+                if !set.is_local || text(set.name) == Some(c"session_authorization") {
+                    return Kind::SessionSetting;
+                }
+                false
+            }
+            NodeTag::T_SelectStmt if calls_set_config(statement) => return Kind::SessionSetting,
             NodeTag::T_IndexStmt => node::<pg_sys::IndexStmt>(statement).concurrent,
             NodeTag::T_DropStmt => node::<pg_sys::DropStmt>(statement).concurrent,
             NodeTag::T_AlterTableStmt => {
@@ -121,7 +140,10 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
             }
             NodeTag::T_ReindexStmt => {
                 let mut options = elements::<pg_sys::DefElem>(node::<pg_sys::ReindexStmt>(statement).params);
-                if options.any(|option| CStr::from_ptr((*option).defname) == c"concurrently") {
+                let concurrently = |option: *mut pg_sys::DefElem| {
+                    text((*option).defname) == Some(c"concurrently") && pg_sys::defGetBoolean(option)
+                };
+                if options.any(concurrently) {
                     return Kind::ConcurrentReindex;
                 }
                 false
@@ -132,51 +154,131 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
     }
 }
 
+/// Whether a query is nothing but a call of `set_config`, as it stands at the head of dumps.
+///
 /// # Safety
-/// The statement is one that the parser returned, and what it allocated outlives the result.
-unsafe fn schema<'a>(statement: *mut pg_sys::Node) -> Option<&'a CStr> {
+/// The statement is a SELECT.
+unsafe fn calls_set_config(statement: *mut pg_sys::Node) -> bool {
     // SAFETY: each node is what its tag says; the caller keeps the rest.
     unsafe {
-        let relation = match (*statement).type_ {
-            NodeTag::T_CreateStmt => node::<pg_sys::CreateStmt>(statement).relation,
-            NodeTag::T_CreateForeignTableStmt => {
-                node::<pg_sys::CreateForeignTableStmt>(statement).base.relation
-            }
-            NodeTag::T_CreateTableAsStmt => (*node::<pg_sys::CreateTableAsStmt>(statement).into).rel,
-            NodeTag::T_CreateSeqStmt => node::<pg_sys::CreateSeqStmt>(statement).sequence,
-            NodeTag::T_CreateTrigStmt => node::<pg_sys::CreateTrigStmt>(statement).relation,
-            NodeTag::T_CompositeTypeStmt => node::<pg_sys::CompositeTypeStmt>(statement).typevar,
-            NodeTag::T_ViewStmt => node::<pg_sys::ViewStmt>(statement).view,
-            NodeTag::T_IndexStmt => node::<pg_sys::IndexStmt>(statement).relation,
-            NodeTag::T_AlterTableStmt => node::<pg_sys::AlterTableStmt>(statement).relation,
-            NodeTag::T_RenameStmt => node::<pg_sys::RenameStmt>(statement).relation,
-            NodeTag::T_CreateFunctionStmt => {
-                return qualifier(node::<pg_sys::CreateFunctionStmt>(statement).funcname);
-            }
-            NodeTag::T_CreateEnumStmt => {
-                return qualifier(node::<pg_sys::CreateEnumStmt>(statement).typeName);
-            }
-            NodeTag::T_CreateDomainStmt => {
-                return qualifier(node::<pg_sys::CreateDomainStmt>(statement).domainname);
-            }
-            _ => return None,
-        };
-        let name = relation.as_ref()?.schemaname;
-        text(name)
+        let mut columns = elements::<pg_sys::ResTarget>(node::<pg_sys::SelectStmt>(statement).targetList);
+        columns.any(|column| {
+            let value = (*column).val;
+            !value.is_null()
+                && (*value).type_ == NodeTag::T_FuncCall
+                && last_of(node::<pg_sys::FuncCall>(value).funcname).is_some_and(|name| name == b"set_config")
+        })
     }
 }
 
-/// The schema in a name of several parts.
+/// A relation, type or function that a statement makes or alters.
+struct Target {
+    schema: Option<Vec<u8>>,
+    name: Vec<u8>,
+    /// Whether it is a relation that must be there.
+    is_there: bool,
+}
+
+/// What a statement makes or alters, as far as it can do harm in a schema that it is not meant for.
 ///
 /// # Safety
-/// The list is of strings, and outlives the result.
-unsafe fn qualifier<'a>(name: *mut pg_sys::List) -> Option<&'a CStr> {
+/// The statement is one that the parser returned.
+unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
+    // SAFETY: each node is what its tag says; the caller keeps the rest.
+    unsafe {
+        let made = |relation| named_by(relation, false);
+        let altered = |relation| named_by(relation, true);
+        let named = |name| parts(name, false);
+        let target = match (*statement).type_ {
+            NodeTag::T_CreateStmt => made(node::<pg_sys::CreateStmt>(statement).relation),
+            NodeTag::T_CreateForeignTableStmt => {
+                made(node::<pg_sys::CreateForeignTableStmt>(statement).base.relation)
+            }
+            NodeTag::T_CreateTableAsStmt => made((*node::<pg_sys::CreateTableAsStmt>(statement).into).rel),
+            NodeTag::T_SelectStmt => {
+                let into = node::<pg_sys::SelectStmt>(statement).intoClause;
+                into.as_ref().and_then(|into| made(into.rel))
+            }
+            NodeTag::T_CreateSeqStmt => made(node::<pg_sys::CreateSeqStmt>(statement).sequence),
+            NodeTag::T_CompositeTypeStmt => made(node::<pg_sys::CompositeTypeStmt>(statement).typevar),
+            NodeTag::T_ViewStmt => made(node::<pg_sys::ViewStmt>(statement).view),
+            NodeTag::T_IndexStmt => altered(node::<pg_sys::IndexStmt>(statement).relation),
+            NodeTag::T_CreateTrigStmt => altered(node::<pg_sys::CreateTrigStmt>(statement).relation),
+            NodeTag::T_CreatePolicyStmt => altered(node::<pg_sys::CreatePolicyStmt>(statement).table),
+            NodeTag::T_RuleStmt => altered(node::<pg_sys::RuleStmt>(statement).relation),
+            NodeTag::T_AlterTableStmt => altered(node::<pg_sys::AlterTableStmt>(statement).relation),
+            NodeTag::T_AlterSeqStmt => altered(node::<pg_sys::AlterSeqStmt>(statement).sequence),
+            NodeTag::T_RenameStmt => altered(node::<pg_sys::RenameStmt>(statement).relation),
+            NodeTag::T_CreateFunctionStmt => named(node::<pg_sys::CreateFunctionStmt>(statement).funcname),
+            NodeTag::T_CreateEnumStmt => named(node::<pg_sys::CreateEnumStmt>(statement).typeName),
+            NodeTag::T_CreateRangeStmt => named(node::<pg_sys::CreateRangeStmt>(statement).typeName),
+            NodeTag::T_CreateDomainStmt => named(node::<pg_sys::CreateDomainStmt>(statement).domainname),
+            NodeTag::T_DefineStmt => named(node::<pg_sys::DefineStmt>(statement).defnames),
+            NodeTag::T_CreateStatsStmt => named(node::<pg_sys::CreateStatsStmt>(statement).defnames),
+            // It moves something out of where it belongs.
+            NodeTag::T_AlterObjectSchemaStmt => Some(Target {
+                schema: text(node::<pg_sys::AlterObjectSchemaStmt>(statement).newschema).map(owned),
+                name: Vec::new(),
+                is_there: false,
+            }),
+            NodeTag::T_TruncateStmt => {
+                let relations = node::<pg_sys::TruncateStmt>(statement).relations;
+                return elements(relations).filter_map(altered).collect();
+            }
+            NodeTag::T_DropStmt => {
+                use pg_sys::ObjectType::{
+                    OBJECT_FOREIGN_TABLE, OBJECT_INDEX, OBJECT_MATVIEW, OBJECT_SEQUENCE, OBJECT_TABLE,
+                    OBJECT_VIEW,
+                };
+                let drop = node::<pg_sys::DropStmt>(statement);
+                return match drop.removeType {
+                    OBJECT_FOREIGN_TABLE | OBJECT_INDEX | OBJECT_MATVIEW | OBJECT_SEQUENCE | OBJECT_TABLE
+                    | OBJECT_VIEW => elements(drop.objects).filter_map(|name| parts(name, true)).collect(),
+                    _ => Vec::new(),
+                };
+            }
+            _ => None,
+        };
+        target.into_iter().collect()
+    }
+}
+
+/// # Safety
+/// It is null, or a name of a relation as the parser returned it.
+unsafe fn named_by(relation: *mut pg_sys::RangeVar, is_there: bool) -> Option<Target> {
     // SAFETY: kept by the caller.
     unsafe {
-        let parts: Vec<_> = elements::<pg_sys::String>(name).collect();
-        let schema = parts.len().checked_sub(2)?;
-        text((*parts[schema]).sval)
+        let relation = relation.as_ref()?;
+        let name = text(relation.relname).map(owned)?;
+        Some(Target { schema: text(relation.schemaname).map(owned), name, is_there })
     }
+}
+
+/// What is named by a list of parts, of which the schema is the last but one.
+///
+/// # Safety
+/// The list is of strings.
+unsafe fn parts(list: *mut pg_sys::List, is_there: bool) -> Option<Target> {
+    // SAFETY: kept by the caller.
+    unsafe {
+        let mut names: Vec<_> =
+            elements::<pg_sys::String>(list).filter_map(|part| text((*part).sval).map(owned)).collect();
+        let name = names.pop()?;
+        Some(Target { schema: names.pop(), name, is_there })
+    }
+}
+
+/// The last part of a name.
+///
+/// # Safety
+/// The list is of strings.
+unsafe fn last_of(list: *mut pg_sys::List) -> Option<Vec<u8>> {
+    // SAFETY: kept by the caller.
+    unsafe { parts(list, false) }.map(|target| target.name)
+}
+
+fn owned(text: &CStr) -> Vec<u8> {
+    text.to_bytes().to_vec()
 }
 
 /// The node as what it is.

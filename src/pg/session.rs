@@ -1,34 +1,54 @@
-//! The session: what it has cached, and whether anything failed in it.
+//! The session: what it has cached, how its transactions end, and the locks it takes.
 
 use std::ffi::c_void;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
 
-/// Whether failures are noted, from the first call of [`note_failures`] on.
-static NOTING: AtomicBool = AtomicBool::new(false);
+/// How the transactions of this session ended since [`note_transactions`]: none in an error, and how many committed.
+static ENDED: Mutex<Option<Ended>> = Mutex::new(None);
 
-/// Whether a transaction of the session ended in an error since the last call of [`note_failures`].
-static FAILED: AtomicBool = AtomicBool::new(false);
+/// Whether the session is told how its transactions end.
+static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Notes from now on whether anything fails in this session.
-pub(crate) fn note_failures() {
+struct Ended {
+    failed: bool,
+    committed: u32,
+}
+
+/// Notes from now on how the transactions of this session end. Refused in a transaction block, where errors can end
+/// less than the transaction.
+pub(crate) fn note_transactions(failed: bool) {
     unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _: *mut c_void) {
-        if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
-            FAILED.store(true, Ordering::Relaxed);
+        if let Ok(mut ended) = ENDED.lock()
+            && let Some(ended) = ended.as_mut()
+        {
+            match event {
+                pg_sys::XactEvent::XACT_EVENT_ABORT => ended.failed = true,
+                pg_sys::XactEvent::XACT_EVENT_COMMIT => ended.committed = ended.committed.saturating_add(1),
+                _ => {}
+            }
         }
     }
 
-    if !NOTING.swap(true, Ordering::Relaxed) {
-        // SAFETY: the callback is static, and registered once.
-        unsafe { pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut()) };
+    // SAFETY: raises an error in a transaction block; the string is static. The callback is static, and registered once.
+    unsafe {
+        pg_sys::PreventInTransactionBlock(true, c"a migration with CONCURRENTLY".as_ptr());
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
+        }
     }
-    FAILED.store(false, Ordering::Relaxed);
+    if let Ok(mut ended) = ENDED.lock() {
+        *ended = Some(Ended { failed, committed: 0 });
+    }
 }
 
-/// Whether anything failed since [`note_failures`]; `None` if that was not called.
-pub(crate) fn failed() -> Option<bool> {
-    NOTING.load(Ordering::Relaxed).then(|| FAILED.load(Ordering::Relaxed))
+/// Whether the transaction that called [`note_transactions`], and at least one more, were committed since, and none
+/// failed; `None` if that was not called. It ends the noting.
+pub(crate) fn transactions_committed() -> Option<bool> {
+    let ended = ENDED.lock().ok()?.take()?;
+    Some(!ended.failed && ended.committed >= 2)
 }
 
 /// What the session may keep cached of tables and functions. A table takes about 12 KB of it.
@@ -42,5 +62,18 @@ pub(crate) fn limit_catalog_cache() {
         if pg_sys::MemoryContextMemAllocated(pg_sys::CacheMemoryContext, true) > CACHE_LIMIT {
             pg_sys::InvalidateSystemCaches();
         }
+    }
+}
+
+/// Lets nobody make anything in a schema, nor drop it, until the transaction ends.
+pub(crate) fn lock_schema(schema: pg_sys::Oid) {
+    // SAFETY: takes any OID; waits, and raises an error if it is cancelled.
+    unsafe {
+        pg_sys::LockDatabaseObject(
+            pg_sys::NamespaceRelationId,
+            schema,
+            0,
+            pg_sys::AccessExclusiveLock.cast_signed(),
+        );
     }
 }

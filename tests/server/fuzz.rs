@@ -48,7 +48,7 @@ const FUNCTIONS: [&str; 42] = [
     "insta_ids.schema_of({int})",
     "insta_ids.unchecked_columns({int}, '3')",
     "insta_ids.check_range({int}, {int}, {int}), insta_ids.check_locks({int})",
-    "insta_ids.start_migration(), insta_ids.finish_migration({name}, {int})",
+    "insta_ids.transactions_committed(), insta_ids.path_of({name}, {name}), insta_ids.migration_by_script({name})",
 ];
 
 const LAYOUTS: [&str; 9] = [

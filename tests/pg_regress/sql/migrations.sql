@@ -16,6 +16,12 @@ SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (); SAVEPOINT s');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (); CREATE INDEX CONCURRENTLY ON t (a)');
 SELECT insta_ids.add_migration('0001', 'DROP INDEX CONCURRENTLY t');
 SELECT insta_ids.add_migration('0001', 'REINDEX (CONCURRENTLY, VERBOSE) TABLE t');
+SELECT insta_ids.add_migration('0001', 'REINDEX (CONCURRENTLY false) TABLE t', transactional => false);
+SELECT insta_ids.add_migration('0001', 'SET LOCAL a.b = 1; SET search_path = s');
+SELECT insta_ids.add_migration('0001', $$SELECT pg_catalog.set_config('search_path', '', false)$$);
+SELECT insta_ids.add_migration('0001', 'RESET ROLE');
+SELECT insta_ids.add_migration('0001', 'SET LOCAL SESSION AUTHORIZATION postgres');
+SELECT insta_ids.add_migration('0001', 'DISCARD PLANS');
 SELECT insta_ids.add_migration('0001', 'ALTER TABLE t DETACH PARTITION u CONCURRENTLY');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t ()', transactional => false);
 SELECT insta_ids.add_migration('0001', 'CREATE INDEX CONCURRENTLY ON t (a); SELECT 1', transactional => false);
@@ -34,6 +40,16 @@ SELECT insta_ids.add_migration('0001', 'CREATE DOMAIN s.d AS int');
 SELECT insta_ids.add_migration('0001', 'CREATE FUNCTION s.f() RETURNS int LANGUAGE sql RETURN 1');
 SELECT insta_ids.add_migration('0001', 'CREATE TRIGGER g BEFORE INSERT ON s.t EXECUTE FUNCTION f()');
 SELECT insta_ids.add_migration('0001', 'CREATE FOREIGN TABLE s.t () SERVER x');
+SELECT insta_ids.add_migration('0001', 'SELECT 1 AS a INTO s.t');
+SELECT insta_ids.add_migration('0001', 'ALTER TABLE t SET SCHEMA s');
+SELECT insta_ids.add_migration('0001', 'CREATE TYPE s.r AS RANGE (subtype = int)');
+SELECT insta_ids.add_migration('0001', 'CREATE POLICY p ON s.t');
+SELECT insta_ids.add_migration('0001', 'CREATE RULE r AS ON INSERT TO s.t DO NOTHING');
+SELECT insta_ids.add_migration('0001', 'CREATE AGGREGATE s.a (int) (sfunc = f, stype = int)');
+SELECT insta_ids.add_migration('0001', 'CREATE STATISTICS s.x ON a, b FROM t');
+SELECT insta_ids.add_migration('0001', 'ALTER SEQUENCE s.q CACHE 5');
+SELECT insta_ids.add_migration('0001', 'TRUNCATE t, s.t');
+SELECT insta_ids.add_migration('0001', 'DROP TABLE t, s.t');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT nextval(''Shard1999 . q''))');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT "shard0".next_id())');
 SELECT count(*) FROM insta_ids.migration;
@@ -57,7 +73,9 @@ SELECT insta_ids.add_migration('0002', 'CREATE TABLE wrong ()');
 SELECT insta_ids.add_migration('0002', 'CREATE TABLE wrong ()');
 SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD caption text');
 SELECT number, name, ddl, transactional, check_ids FROM insta_ids.migration WHERE number > 1;
-UPDATE insta_ids.migration SET ddl = 'DROP TABLE photos';
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT insta_ids.add_migration('0002', 'SELECT 1');
+ROLLBACK;
 
 CREATE SCHEMA app;
 SET search_path = app, public;
@@ -73,6 +91,7 @@ SELECT shard8.likes_of(5);
 SELECT insta_ids.add_migration('0002', 'SELECT 1');
 SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD caption text', check_ids => false);
 DELETE FROM insta_ids.migration WHERE name = '0002';
+UPDATE insta_ids.migration SET ddl = 'DROP TABLE photos';
 
 -- New shards get them all.
 SELECT insta_ids.create_shard(10);
@@ -116,7 +135,11 @@ SELECT insta_ids.add_migration('0006', $$
     CREATE TABLE part PARTITION OF parts FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
     CREATE TABLE own (id bigint DEFAULT next_id() CHECK (id_shard(id) = split_part(current_schema, 'd', 2)::int));
     CREATE TABLE native (id bigint DEFAULT public.next_id(9, 'table_id_seq'));
-    CREATE TABLE none (id bigint DEFAULT nextval('table_id_seq'));
+    CREATE TABLE none (id bigint DEFAULT nextval('table_id_seq'), name text DEFAULT next_id());
+    CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql RETURN next_id();
+    CREATE DOMAIN id AS bigint;
+    CREATE TABLE wraps (id id DEFAULT wrapped());
+    ALTER TABLE wraps ALTER id SET DEFAULT next_id();
     CREATE VIEW v AS SELECT id FROM photos;
     ALTER VIEW v ALTER id SET DEFAULT next_id();
     ALTER TABLE likes ADD other bigint DEFAULT next_id();
@@ -139,7 +162,7 @@ SELECT conrelid::regclass FROM pg_constraint WHERE connamespace = 'shard9'::regn
 
 -- search_path is the shard's for each statement, and the caller's afterwards.
 SELECT insta_ids.add_migration('0010', $$
-    SELECT pg_catalog.set_config('search_path', '', true);
+    SET LOCAL search_path = '';
     CREATE TABLE here (path text DEFAULT current_setting('search_path'))
 $$);
 CREATE TABLE app.of_the_caller ();
@@ -147,6 +170,23 @@ SELECT insta_ids.add_migration('0011', 'CREATE TABLE like_it (LIKE of_the_caller
 CALL insta_ids.migrate();
 SELECT to_regclass('shard9.here'), to_regclass('shard9.like_it');
 SHOW search_path;
+
+-- What a shard lacks is not altered elsewhere. A role that is taken on is given back.
+CREATE TABLE app.elsewhere (a int);
+SELECT insta_ids.add_migration('0011b', 'CREATE INDEX ON elsewhere (a)');
+CALL insta_ids.migrate(9, 9);
+SELECT insta_ids.add_migration('0011b', 'DROP TABLE IF EXISTS here, elsewhere');
+CALL insta_ids.migrate(9, 9);
+SELECT insta_ids.add_migration('0011b', $$
+    CREATE TEMPORARY TABLE made (a int) ON COMMIT DROP;
+    CREATE INDEX ON made (a);
+    DROP TABLE made;
+    ALTER TABLE here ADD a int;
+    SET LOCAL ROLE pg_monitor
+$$);
+CALL insta_ids.migrate();
+\d app.elsewhere
+SHOW role;
 
 -- What cannot run in a transaction, by a script; what comes after it waits, but not in new shards.
 SELECT insta_ids.add_migration('0012', 'CREATE INDEX /* /* not here: */ CONCURRENTLY */ concurrently caption ON photos (caption)', transactional => false);
@@ -160,15 +200,37 @@ SELECT insta_ids.create_shard(15);
 SELECT indexdef FROM pg_indexes WHERE schemaname = 'shard15' AND indexname = 'caption';
 SELECT name, state FROM insta_ids.migration_status WHERE shard = 15 AND state <> 'applied';
 -- Row by row, as \gexec sends them. In one shard it fails, and nothing is taken to be done there.
-SELECT insta_ids.finish_migration('0012', 9);
+SELECT insta_ids.finish_migration('0012', 9, '');
+BEGIN;
+SELECT insta_ids.start_migration('0012', 9, 'app');
+ROLLBACK;
 CREATE INDEX caption ON shard9.photos (id);
 SELECT line FROM insta_ids.migration_script('0012') line \gexec
 SHOW search_path;
 SELECT shard, state, sqlstate, message FROM insta_ids.migration_status WHERE name = '0012' ORDER BY shard;
 DROP INDEX shard9.caption;
 SELECT line FROM insta_ids.migration_script('0012') line \gexec
-SELECT insta_ids.finish_migration('0013', 9);
-SELECT insta_ids.finish_migration('0012', 1000);
+SELECT insta_ids.finish_migration('0013', 9, '');
+SELECT insta_ids.finish_migration('0012', 1000, '');
+CALL insta_ids.migrate();
+-- Nor is what did not run, what was replaced, or what left an invalid index.
+SELECT insta_ids.add_migration('0013b', 'CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS twice ON likes (photo_id)', transactional => false);
+INSERT INTO shard4.photos DEFAULT VALUES;
+INSERT INTO shard4.likes (photo_id) SELECT id FROM shard4.photos, generate_series(1, 2);
+SELECT insta_ids.start_migration('0013b', 4, 'app, public');
+SELECT insta_ids.finish_migration('0013b', 4, md5('another text'));
+SELECT insta_ids.start_migration('0013b', 4, 'app, public');
+SELECT 1;
+SELECT insta_ids.finish_migration('0013b', 4, md5('another text'));
+SET search_path = app, public;
+\set VERBOSITY terse
+SELECT line FROM insta_ids.migration_script('0013b') line LIMIT 3 \gexec
+\set VERBOSITY default
+SELECT line FROM insta_ids.migration_script('0013b') line LIMIT 3 \gexec
+DROP INDEX shard4.twice;
+TRUNCATE shard4.likes;
+SELECT line FROM insta_ids.migration_script('0013b') line \gexec
+SHOW search_path;
 CALL insta_ids.migrate();
 SELECT count(*) FROM insta_ids.migration_status WHERE state <> 'applied';
 
@@ -184,3 +246,11 @@ SELECT insta_ids.add_migration('0014', 'CREATE TABLE stray ()');
 CALL insta_ids.migrate();
 SELECT shard, state, sqlstate, message FROM insta_ids.migration_status WHERE name = '0014' AND state <> 'applied';
 SELECT count(*) FROM pg_class WHERE relname = 'stray';
+SELECT insta_ids.drop_shard(9);
+SELECT insta_ids.add_migration('0015', 'CREATE INDEX CONCURRENTLY stray_index ON photos (id)', transactional => false);
+CREATE TABLE app.photos (id bigint);
+DROP TABLE shard8.photos CASCADE;
+DROP SCHEMA shard10 CASCADE;
+SELECT line FROM insta_ids.migration_script('0015') line \gexec
+SELECT shard, state, message FROM insta_ids.migration_status WHERE name = '0015' ORDER BY shard;
+\d app.photos
