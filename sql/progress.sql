@@ -17,8 +17,10 @@ SELECT w.pid, w.command, w.total, w.done, w.failed, w.total - w.done AS remainin
        make_interval(secs => (w.total - w.done) / nullif(r.per_second, 0)) AS time_left
 FROM insta_ids.work w
 JOIN pg_stat_activity a ON a.pid = w.pid
-    -- To who may not see what others do, both are NULL.
-    AND coalesce(a.query_start = w.started_at AND a.state = 'active', true)
+    -- To who may not see what others do, both are NULL; that a transaction of theirs is open is no secret.
+    AND coalesce(
+        a.query_start = w.started_at AND a.state = 'active',
+        EXISTS (SELECT FROM pg_locks l WHERE l.pid = w.pid AND l.locktype = 'virtualxid'))
 CROSS JOIN LATERAL (
     SELECT round(w.done / nullif(extract(epoch FROM w.updated_at - w.started_at), 0), 1)::float8 AS per_second
 ) r;

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use postgres::error::DbError;
 use postgres::{Client, Config, NoTls};
 
 /// A server of one's own, removed when dropped. The extension is installed in it, and preloaded where
@@ -129,10 +130,17 @@ impl Cluster {
         }
     }
 
-    fn config(&self) -> Config {
+    pub fn config(&self) -> Config {
         let mut config = Config::new();
         config.host_path(&self.socket).user("postgres").dbname("postgres");
         config
+    }
+
+    /// One of the server's programs that are clients, to be called as this user.
+    pub fn program(&self, name: &str, user: &str) -> Command {
+        let mut command = Command::new(format!("{}/{name}", pg_config("--bindir")));
+        command.arg("-h").arg(&self.socket).args(["-U", user]);
+        command
     }
 
     /// Waits until the server has written this to its log.
@@ -176,6 +184,32 @@ pub fn pg_config(option: &str) -> String {
 /// Whether this PostgreSQL gives out shared memory at server start only.
 pub const fn preload_needed() -> bool {
     cfg!(any(feature = "pg15", feature = "pg16"))
+}
+
+/// What a query returns, a text a row.
+pub fn texts(client: &mut Client, query: &str) -> Vec<String> {
+    client.query(query, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+pub fn count(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap().get(0)
+}
+
+/// The error that a command ends in.
+pub fn refused(client: &mut Client, command: &str) -> DbError {
+    match client.batch_execute(command) {
+        Ok(()) => panic!("not refused: {command}"),
+        Err(error) => error.as_db_error().unwrap_or_else(|| panic!("{command}: {error}")).clone(),
+    }
+}
+
+/// Tries again until it is so.
+pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it took more than {limit:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The ids that a query returns, in their order.

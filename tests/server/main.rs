@@ -1,5 +1,5 @@
 //! Tests on real servers, with the extension as users get it. `make test` sets up what they need.
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod availability;
 mod chance;
@@ -9,11 +9,13 @@ mod cluster;
 mod decoders;
 mod docs;
 mod fuzz;
+mod migrations;
 mod oracle;
 mod pace;
 mod partitions;
 mod reading;
 mod regress;
+mod shards;
 mod tickets;
 mod uniqueness;
 mod upgrade;

@@ -4,22 +4,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, pg_config};
+use crate::cluster::{Cluster, PRELOAD, count, pg_config, texts, within};
 use crate::docs::blocks;
-
-/// What a query returns, a text a row.
-fn texts(client: &mut Client, query: &str) -> Vec<String> {
-    client.query(query, &[]).unwrap().iter().map(|row| row.get(0)).collect()
-}
-
-fn count(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap().get(0)
-}
 
 const DOCUMENT: &str = "docs/partitions.md";
 
@@ -368,15 +359,6 @@ fn by_pg_partman() {
         client.batch_execute(MAINTAIN).unwrap();
         assert_eq!(count(&mut client, REST), 100, "{start}");
         assert_eq!(count(&mut client, COUNT), made, "{start}");
-    }
-}
-
-/// Tries again until it is so.
-fn within(limit: Duration, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it took more than {limit:?}");
-        thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::minters::{Minters, mint};
 /// How far the clock is behind when the server comes back, in milliseconds.
 const BEHIND_MS: [i64; 4] = [0, 500, 300_000, 3_540_000];
 
-fn kill(pid: i32) {
+pub fn kill(pid: i32) {
     Command::new("bash").args(["-c", &format!("kill -KILL {pid}")]).status().unwrap();
 }
 

@@ -17,4 +17,5 @@ mod crash;
 mod fault;
 mod lease;
 mod minters;
+mod provisioning;
 mod standby;
