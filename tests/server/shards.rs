@@ -590,7 +590,7 @@ fn dump_and_restore() {
         let mut program = cluster.program(restore, "postgres");
         match restore {
             "psql" => program.args(["-q", "-v", "ON_ERROR_STOP=1", "-f"]).arg(&file).arg(form),
-            _ => program.args(["--exit-on-error", "-d", form]).arg(&file),
+            _ => program.args(["--exit-on-error", "--jobs=4", "-d", form]).arg(&file),
         };
         let restored = program.output().unwrap();
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
