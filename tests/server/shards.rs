@@ -301,6 +301,16 @@ fn too_few_locks() {
     assert_eq!(count(&mut client, pending), 200);
     client.batch_execute(&format!("CALL insta_ids.migrate(batch => {batch})")).unwrap();
     check_complete(&mut client, 200);
+    // Where two are too many.
+    let tables: Vec<String> = (0..25).map(|n| format!("CREATE TABLE t{n} (id bigint PRIMARY KEY)")).collect();
+    add(&mut client, "0003", &tables.join(";"));
+    assert_eq!(batch_of(&mut client, "CALL insta_ids.migrate(0, 49)"), 1);
+    client.batch_execute("CALL insta_ids.migrate(0, 4, batch => 1)").unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(200, 204, batch => 1)").unwrap();
+    assert_eq!(
+        count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE applied = 3 AND tables = 27"),
+        10
+    );
 }
 
 /// Where the name of a schema is more than a word.
