@@ -28,5 +28,5 @@ install: ## build, and install into the server of PG_CONFIG
 	@scripts/setup >/dev/null && scripts/install
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
-bench: ## speed beside nextval, the published function and a clock reading
-	@scripts/bench
+bench: ## speed beside nextval, the published function and DDL by hand; PARTS='calls rows' chooses
+	@scripts/bench $(PARTS)

@@ -1,0 +1,5 @@
+# As many shards as ids of Instagram's layout have, of one table each: made.
+# shellcheck shell=bash
+. bench/provision.sh
+printf 'Making 8192 shards of one table:\n'
+provision 8192 1 1
