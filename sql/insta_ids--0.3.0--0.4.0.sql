@@ -563,7 +563,9 @@ BEGIN
                 EXECUTE next.statement;
                 PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
             END LOOP;
-            PERFORM set_config('role', role, true);
+            IF current_setting('role') <> role THEN
+                PERFORM set_config('role', role, true);
+            END IF;
             statement := NULL;
             -- Where no default was made, there is no new one to look for.
             IF migration.check_ids AND (
