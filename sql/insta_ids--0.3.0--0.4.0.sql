@@ -526,7 +526,8 @@ AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
     shard_path text := insta_ids.path_of(schema, path);
-    role text := current_setting('role');
+    role CONSTANT text := current_setting('role');
+    acting text;
     migration insta_ids.migration;
     next record;
     applying xid;
@@ -547,6 +548,7 @@ BEGIN
             ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
             SET at = excluded.at, statement = NULL, sqlstate = NULL, message = NULL
             RETURNING xmin INTO applying;
+            acting := role;
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
             FOR next IN
                 SELECT s.number, coalesce(s.at_once, s.statement) AS statement, s.alters
@@ -558,14 +560,19 @@ BEGIN
                 IF next.number = 1 OR cardinality(next.alters) > 0 THEN
                     PERFORM insta_ids.check_path(schema, shard_path, next.alters);
                 END IF;
+                IF acting <> role THEN
+                    PERFORM set_config('role', acting, true);
+                END IF;
                 -- From here on to the next such line, nothing may be called that is not qualified.
                 PERFORM set_config('search_path', shard_path, true);
                 EXECUTE next.statement;
                 PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+                -- A role that it took on is for its own statements.
+                acting := current_setting('role');
+                IF acting <> role THEN
+                    PERFORM set_config('role', role, true);
+                END IF;
             END LOOP;
-            IF current_setting('role') <> role THEN
-                PERFORM set_config('role', role, true);
-            END IF;
             statement := NULL;
             -- Where no default was made, there is no new one to look for.
             IF migration.check_ids AND (

@@ -182,9 +182,15 @@ SELECT insta_ids.add_migration('0011b', $$
     CREATE INDEX ON made (a);
     DROP TABLE made;
     ALTER TABLE here ADD a int;
-    SET LOCAL ROLE pg_monitor
+    DO $do$ BEGIN EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %I TO maker', current_schema); END $do$;
+    SET LOCAL ROLE maker;
+    CREATE TABLE made (a int);
+    ALTER TABLE made ADD id bigint DEFAULT next_id()
 $$);
+CREATE ROLE maker;
 CALL insta_ids.migrate();
+SELECT relname, pg_get_userbyid(relowner) FROM pg_class
+WHERE relnamespace = 'shard9'::regnamespace AND relname IN ('made', 'here') ORDER BY 1;
 \d app.elsewhere
 SHOW role;
 
@@ -254,3 +260,6 @@ DROP SCHEMA shard10 CASCADE;
 SELECT line FROM insta_ids.migration_script('0015') line \gexec
 SELECT shard, state, message FROM insta_ids.migration_status WHERE name = '0015' ORDER BY shard;
 \d app.photos
+RESET client_min_messages;
+DROP OWNED BY maker;
+DROP ROLE maker;
