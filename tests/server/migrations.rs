@@ -84,6 +84,25 @@ fn one_shard_is_locked() {
     assert_eq!(texts(&mut client, "SHOW lock_timeout"), ["0"]);
 }
 
+/// What another session makes in a shard meanwhile is left as it is.
+#[test]
+fn others_tables_are_theirs() {
+    let (cluster, mut client) = with_shards("others_tables");
+    client.batch_execute(HOLD).unwrap();
+    let mine = "CREATE TABLE mine (id bigint DEFAULT next_id())";
+    add(&mut client, "0002", &format!("{WAITS_IN_12}; {mine}"));
+    let call = Running::start(cluster.connect(), "CALL insta_ids.migrate(12, 12, lock_timeout => '0')");
+    call.await_waiting(&mut client);
+    client
+        .batch_execute("CREATE TABLE insta12.theirs (id bigint DEFAULT insta12.next_id()); INSERT INTO insta12.theirs VALUES (1)")
+        .unwrap();
+    client.batch_execute(RELEASE).unwrap();
+    call.end().unwrap();
+    let checks = "SELECT conrelid::regclass::text FROM pg_constraint
+                  WHERE conrelid IN ('insta12.mine'::regclass, 'insta12.theirs'::regclass)";
+    assert_eq!(texts(&mut client, checks), ["insta12.mine"]);
+}
+
 #[test]
 fn one_of_many_fails() {
     let (_cluster, mut client) = set_up("one_fails", 200);

@@ -817,7 +817,7 @@ fn no_shard_of_others() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 3);
 }
 
-/// Nobody inserts between the look and the drop.
+/// Nobody inserts between the look and the drop, also not into a table that was made meanwhile.
 #[test]
 fn dropped_only_if_empty() {
     let (cluster, mut client) = set_up("drop_shard", 10);
@@ -836,4 +836,11 @@ fn dropped_only_if_empty() {
         "SELECT id FROM insta5.likes UNION ALL SELECT insta5.next_id('insta5.likes_id_seq')",
     );
     assert_eq!(duplicates([&minted]), 0);
+    writer.batch_execute("TRUNCATE insta5.likes; BEGIN; CREATE TABLE insta5.more AS SELECT 1 AS a").unwrap();
+    let drop = Running::start(cluster.connect(), "SELECT insta_ids.drop_shard(5)");
+    drop.await_waiting(&mut client);
+    writer.batch_execute("COMMIT").unwrap();
+    let error = drop.end().unwrap_err();
+    assert_eq!(error.code(), Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE), "{error}");
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta5.more"), 1);
 }
