@@ -903,6 +903,8 @@ BEGIN
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
     WHERE s.nspname = (c.prefix || n::text)::name
+        -- Another session may have made it since.
+        AND NOT EXISTS (SELECT FROM insta_ids.shard x WHERE x.shard = n)
     ORDER BY n LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
