@@ -154,7 +154,7 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
     }
 }
 
-/// Whether a query is nothing but a call of `set_config`, as it stands at the head of dumps.
+/// Whether a query selects what `set_config` returns, as it stands at the head of dumps.
 ///
 /// # Safety
 /// The statement is a SELECT.
@@ -166,7 +166,8 @@ unsafe fn calls_set_config(statement: *mut pg_sys::Node) -> bool {
             let value = (*column).val;
             !value.is_null()
                 && (*value).type_ == NodeTag::T_FuncCall
-                && last_of(node::<pg_sys::FuncCall>(value).funcname).is_some_and(|name| name == b"set_config")
+                && parts(node::<pg_sys::FuncCall>(value).funcname, false)
+                    .is_some_and(|function| function.name == b"set_config")
         })
     }
 }
@@ -266,15 +267,6 @@ unsafe fn parts(list: *mut pg_sys::List, is_there: bool) -> Option<Target> {
         let name = names.pop()?;
         Some(Target { schema: names.pop(), name, is_there })
     }
-}
-
-/// The last part of a name.
-///
-/// # Safety
-/// The list is of strings.
-unsafe fn last_of(list: *mut pg_sys::List) -> Option<Vec<u8>> {
-    // SAFETY: kept by the caller.
-    unsafe { parts(list, false) }.map(|target| target.name)
 }
 
 fn owned(text: &CStr) -> Vec<u8> {

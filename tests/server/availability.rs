@@ -4,7 +4,7 @@ use std::process::Command;
 
 use postgres::error::{DbError, SqlState};
 
-use crate::cluster::{Cluster, PRELOAD, duplicates, ids, pg_config, preload_needed};
+use crate::cluster::{Cluster, PRELOAD, duplicates, ids, preload_needed};
 
 fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
     client.query(query, &[]).unwrap_err().as_db_error().unwrap().clone()
@@ -110,13 +110,7 @@ fn dump_and_restore_in_a_schema() {
              INSERT INTO t SELECT FROM generate_series(1, 100)",
         )
         .unwrap();
-    let pipe = format!(
-        "{0}/pg_dump {1} postgres | {0}/psql -q -v ON_ERROR_STOP=1 {1} other",
-        pg_config("--bindir"),
-        format!("-h {} -U postgres", cluster.socket.display())
-    );
-    let status = Command::new("bash").args(["-o", "pipefail", "-c", &pipe]).status().unwrap();
-    assert!(status.success());
+    cluster.restore("postgres", "postgres", "other");
     let mut other = cluster.connect_to("other");
     other.batch_execute("INSERT INTO t SELECT FROM generate_series(1, 100)").unwrap();
     let row = other
@@ -138,7 +132,8 @@ fn beside_another_version() {
     let mut client = cluster.connect();
     client.batch_execute("CREATE SEQUENCE s; SELECT next_id(5, 's')").unwrap();
     // The same library, but for the number by which it knows its memory.
-    let library = std::fs::read(format!("{}/insta_ids.so", pg_config("--pkglibdir"))).unwrap();
+    let library =
+        std::fs::read(format!("{}/insta_ids.so", crate::cluster::pg_config("--pkglibdir"))).unwrap();
     let mark = u64::from_be_bytes(*b"insta_id").to_le_bytes();
     let mut other = library.clone();
     for at in 0..library.len() - mark.len() {

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,17 @@ impl Cluster {
         let mut command = Command::new(format!("{}/{name}", pg_config("--bindir")));
         command.arg("-h").arg(&self.socket).args(["-U", user]);
         command
+    }
+
+    /// Restores the dump of a database, made by this user, into another one.
+    pub fn restore(&self, user: &str, database: &str, other: &str) {
+        let mut dump = self.program("pg_dump", user).arg(database).stdout(Stdio::piped()).spawn().unwrap();
+        let restored = self
+            .program("psql", "postgres")
+            .args(["-q", "-v", "ON_ERROR_STOP=1", other])
+            .stdin(dump.stdout.take().unwrap())
+            .status();
+        assert!(dump.wait().unwrap().success() && restored.unwrap().success());
     }
 
     /// Waits until the server has written this to its log.

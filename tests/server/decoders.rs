@@ -1,7 +1,6 @@
 //! Promise: sql/decoders.sql, on a server with nothing installed, reads ids as the extension does.
 
 use std::path::Path;
-use std::process::Command;
 
 use postgres::Client;
 use postgres::error::SqlState;
@@ -13,10 +12,9 @@ fn both(name: &str) -> (Cluster, Client) {
     let cluster = Cluster::start(name);
     let mut client = cluster.connect();
     client.batch_execute("CREATE SCHEMA plain").unwrap();
-    let status = Command::new(format!("{}/psql", pg_config("--bindir")))
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-h"])
-        .arg(&cluster.socket)
-        .arg("-f")
+    let status = cluster
+        .program("psql", "postgres")
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f"])
         .arg(checkout().join("sql/decoders.sql"))
         .env("PGOPTIONS", "-c search_path=plain,public")
         .status()

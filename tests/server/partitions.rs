@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -151,12 +151,7 @@ fn dump_and_restore() {
         )
         .unwrap();
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.partitioned"), 2);
-    let pipe = format!(
-        "{0}/pg_dump {1} -U owner one | {0}/psql -q -v ON_ERROR_STOP=1 {1} -U postgres other",
-        pg_config("--bindir"),
-        format_args!("-h {}", cluster.socket.display())
-    );
-    assert!(Command::new("bash").args(["-o", "pipefail", "-c", &pipe]).status().unwrap().success());
+    cluster.restore("owner", "one", "other");
     let mut other = cluster.connect_to("other");
     other.batch_execute("SET timezone = 'UTC'").unwrap();
     let remembered = "SELECT concat_ws(' ', parent, timezone, layout) FROM insta_ids.partitioned";
@@ -211,12 +206,8 @@ fn detaching_as_documented() {
     let before = count(&mut client, COUNT);
     let mut writer = cluster.connect();
     writer.batch_execute(&format!("BEGIN; {INSERT}")).unwrap();
-    let mut psql = Command::new(format!("{}/psql", pg_config("--bindir")))
-        .args(["-X", "-q", "-U", "postgres", "-h"])
-        .arg(&cluster.socket)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut psql =
+        cluster.program("psql", "postgres").args(["-X", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
     psql.stdin.take().unwrap().write_all(blocks(DOCUMENT, "psql")[0].as_bytes()).unwrap();
     let waits =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%CONCURRENTLY'";

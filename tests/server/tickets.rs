@@ -1,7 +1,6 @@
 //! Promise: ticket servers never give out the same ticket twice, over crash and restart, whether the ticket was
 //! used in a transaction that was committed or not; and while one of them stands, tickets go on.
 
-use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
-use crate::cluster::{Cluster, PRELOAD, duplicates, pg_config};
+use crate::cluster::{Cluster, PRELOAD, duplicates};
 use crate::docs::blocks;
 
 /// Nothing but a flush brings WAL from the server's memory to its files, and a kill leaves what is in the files.
@@ -249,12 +248,7 @@ fn a_dump_has_the_tickets() {
     for name in ["photos", "photos", "of \"32\""] {
         next_ticket(&mut client, name).unwrap();
     }
-    let pipe = format!(
-        "{0}/pg_dump {1} postgres | {0}/psql -q -v ON_ERROR_STOP=1 {1} copy",
-        pg_config("--bindir"),
-        format!("-h {} -U postgres", host(&cluster))
-    );
-    assert!(Command::new("bash").args(["-o", "pipefail", "-c", &pipe]).status().unwrap().success());
+    cluster.restore("postgres", "postgres", "copy");
     let mut copy = cluster.connect_to("copy");
     let integer: bool = copy
         .query_one(
