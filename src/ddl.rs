@@ -23,17 +23,17 @@ pub fn without_concurrently(statement: &[u8]) -> Vec<u8> {
     statement.to_vec()
 }
 
-fn is_of_word(byte: u8) -> bool {
+pub(crate) fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
 }
 
 /// The bytes up to the end of the first `end`, or all.
-fn length_to(text: &[u8], end: &[u8]) -> usize {
+pub(crate) fn length_to(text: &[u8], end: &[u8]) -> usize {
     text.windows(end.len()).position(|window| window == end).map_or(text.len(), |at| at + end.len())
 }
 
 /// The bytes of the comment that a text begins with. In SQL, comments nest.
-fn comment(text: &[u8]) -> usize {
+pub(crate) fn comment(text: &[u8]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
         let step = match &text[at..] {

@@ -10,6 +10,7 @@ pub mod id;
 mod json;
 pub mod mint;
 mod pg;
+pub mod published;
 mod report;
 mod settings;
 

@@ -6,4 +6,5 @@ mod known_answers;
 mod mint;
 mod mint_layouts;
 mod properties;
+mod published;
 mod texts;
