@@ -62,3 +62,26 @@ provision() {
     done
     sql -v shards="$shards" -f bench/provisioned.sql
 }
+
+# looks DATABASE WHAT...: what a SELECT of each takes, the first of a session and later ones, and the KB that the session
+# has then.
+looks() {
+    local what
+    sql -c 'CREATE TABLE looks (what text, call int, ms float, kb int)'
+    for what in "${@:2}"; do
+        for _ in {1..5}; do
+            for _ in {1..4}; do
+                printf '%s\n' '\timing on' '\o /dev/null' "SELECT * FROM insta_ids.$what;" '\timing off' '\o' \
+                    'SELECT sum(total_bytes) / 1024 AS kb FROM pg_backend_memory_contexts \gset' '\echo KB :kb'
+            done | sql -d "$1" | awk -v what="$what" '/^Time/ { ms = $2 } /^KB/ { printf "%s\t%d\t%s\t%d\n", what, ++n, ms, $2 }' |
+                sql -c 'COPY looks FROM STDIN'
+        done
+    done
+    sql -c '
+        SELECT what, round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FILTER (WHERE call = 1))::numeric, 1)
+                   AS "ms, first call in a session",
+               round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FILTER (WHERE call > 1))::numeric, 1) AS "later ones",
+               round(max(kb) FILTER (WHERE call = 1) / 1024.0) AS "MB after the first",
+               round(max(kb) FILTER (WHERE call = 4) / 1024.0) AS "after the fourth"
+        FROM looks GROUP BY what ORDER BY what DESC' -c 'DROP TABLE looks'
+}

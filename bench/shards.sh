@@ -7,20 +7,7 @@ provision $shards 4 "${ROUNDS:-2}"
 raw=raw_${shards}_1 ours=ours_${shards}_1
 
 printf 'Looking at them:\n'
-sql -c 'CREATE TABLE looks (view text, call int, ms float)'
-for view in shards migration_status; do
-    for _ in {1..5}; do
-        commands=(-c '\timing')
-        for _ in {1..6}; do commands+=(-c "SELECT * FROM insta_ids.$view"); done
-        sql -d $ours -o /dev/null "${commands[@]}" | awk -v view=$view '/^Time/ { print view "\t" ++n "\t" $2 }' |
-            sql -c 'COPY looks FROM STDIN'
-    done
-done
-sql -c '
-    SELECT view, round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FILTER (WHERE call = 1))::numeric, 1)
-               AS "ms, first call in a session",
-           round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FILTER (WHERE call > 1))::numeric, 1) AS "later ones"
-    FROM looks GROUP BY view ORDER BY view DESC'
+looks $ours shards migration_status 'check()'
 
 printf 'Adding a column to one table of each:\n'
 script=$CLUSTERS/bench/raw.sql

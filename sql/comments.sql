@@ -177,8 +177,8 @@ COMMENT ON FUNCTION insta_ids.check_path(name, text, text[]) IS
     'refuses to run in a shard what would alter something elsewhere';
 COMMENT ON FUNCTION insta_ids.statements(text) IS
     'the statements of a text, as PostgreSQL''s grammar reads it';
-COMMENT ON FUNCTION insta_ids.unchecked_columns(integer, xid) IS
-    'columns of a shard that next_id fills and no CHECK keeps to the shard';
+COMMENT ON FUNCTION insta_ids.minting_columns(integer[], xid) IS
+    'columns of shards that next_id fills, and the CHECKs that keep them to the shard';
 COMMENT ON FUNCTION insta_ids.keep_migration() IS
     'keeps a migration that was applied from being changed';
 COMMENT ON TABLE insta_ids.migration IS
@@ -201,3 +201,113 @@ COMMENT ON FUNCTION insta_ids.check_locks(integer) IS
     'refuses a batch that needs more locks than there are';
 COMMENT ON FUNCTION insta_ids.limit_catalog_cache() IS
     'gives back the memory of what the session has cached of the catalog, if that is much';
+
+-- Checking
+COMMENT ON FUNCTION insta_ids.check_isolation(text) IS
+    'refuses a transaction that does not see what others wrote before it took a lock';
+COMMENT ON FUNCTION insta_ids.layout_argument(id_layout) IS
+    'last argument of next_id, where it is not the default';
+COMMENT ON FUNCTION insta_ids.make_surface(integer) IS
+    'makes what every shard has besides its migrations';
+COMMENT ON FUNCTION insta_ids.check() IS
+    'what is wrong with the shards of this database, or will be';
+COMMENT ON PROCEDURE insta_ids.check_rows(integer, integer, integer) IS
+    'reads every id of a range of shards, and warns of those that should not be there';
+COMMENT ON FUNCTION insta_ids.budget() IS
+    'what there is a limit to: how much of it is used, and when it runs out';
+COMMENT ON FUNCTION insta_ids.server_budget() IS
+    'the part of budget about the server and the layout';
+COMMENT ON FUNCTION insta_ids.sequence_budget() IS
+    'the part of budget about sequences';
+COMMENT ON FUNCTION insta_ids.check_server() IS
+    'the part of check about the server and the layout';
+COMMENT ON FUNCTION insta_ids.check_schemas() IS
+    'the part of check about schemas that are missing, or look like shards';
+COMMENT ON FUNCTION insta_ids.check_migrations() IS
+    'the part of check about migrations that shards lack';
+COMMENT ON FUNCTION insta_ids.check_objects() IS
+    'the part of check about what differs between shards, and what check_references finds';
+COMMENT ON FUNCTION insta_ids.check_differences(integer[], bigint[]) IS
+    'the part of check_objects about what differs between shards';
+COMMENT ON FUNCTION insta_ids.check_references(integer[]) IS
+    'the part of check_objects about what is of another schema, and CHECKs that are missing';
+COMMENT ON FUNCTION insta_ids.read_parts(integer[], text) IS
+    'what a query finds in shards, part by part, so that a lock in one of them is in nobody''s way';
+COMMENT ON FUNCTION insta_ids.check_tables() IS
+    'the part of check about replica identities that are missing, and what is not valid';
+COMMENT ON FUNCTION insta_ids.check_sequences() IS
+    'the part of check about sequences';
+COMMENT ON FUNCTION insta_ids.check_ids() IS
+    'the part of check about ids, of 200 columns by chance';
+COMMENT ON FUNCTION insta_ids.check_ids_of(regclass, name, integer, timestamptz, boolean) IS
+    'the part that check_ids and check_rows share';
+COMMENT ON FUNCTION insta_ids.objects_of(integer[], boolean) IS
+    'what is in shards, in words that are the same in each of them';
+COMMENT ON FUNCTION insta_ids.in_shard(text, name, integer) IS
+    'words of objects_of as they are in a shard';
+COMMENT ON FUNCTION insta_ids.mending(text, text, text, text, text, name, integer) IS
+    'statement that makes an object of a shard like those of others';
+COMMENT ON FUNCTION insta_ids.essence(text, oid[], text[], oid[], integer) IS
+    'a stored expression without what differs from shard to shard';
+COMMENT ON FUNCTION insta_ids.literal_of(name) IS
+    'name as a literal';
+COMMENT ON FUNCTION insta_ids.minted_shards(text, oid[]) IS
+    'shards that a stored expression mints for';
+COMMENT ON FUNCTION insta_ids.not_read(text, text[]) IS
+    'finding that something could not be read';
+COMMENT ON FUNCTION insta_ids.id_functions() IS
+    'functions that all ids come from';
+COMMENT ON FUNCTION insta_ids.id_sequences() IS
+    'sequences that ids of shards are minted from';
+COMMENT ON FUNCTION insta_ids.last_values(oid[]) IS
+    'last values of sequences';
+COMMENT ON FUNCTION insta_ids.time_not_reached() IS
+    'a time that ids of this server have not reached';
+COMMENT ON TYPE insta_ids.finding IS
+    'what check returns';
+COMMENT ON VIEW insta_ids.shard_schema IS
+    'the shards of this database, and their schemas';
+
+-- Coming from elsewhere, and leaving
+COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text) IS
+    'makes a shard of a schema that runs the published function';
+COMMENT ON FUNCTION insta_ids.release(regnamespace, text) IS
+    'gives a shard''s schema the published function again, and forgets it';
+COMMENT ON FUNCTION insta_ids.minting_functions(regnamespace) IS
+    'functions of a schema that mint ids, or look as if they did';
+COMMENT ON FUNCTION insta_ids.named_sequence(text, text[]) IS
+    'sequence that a function means by a name, or why it is none';
+COMMENT ON FUNCTION insta_ids.filled_columns(regnamespace) IS
+    'columns whose default calls what mints in a schema';
+COMMENT ON FUNCTION insta_ids.native_defaults(regnamespace) IS
+    'columns whose default calls next_id itself';
+COMMENT ON FUNCTION insta_ids.minting_sequences(regnamespace) IS
+    'sequences that what mints in a schema takes values of';
+COMMENT ON FUNCTION insta_ids.minting_state(regnamespace) IS
+    'all that mints in a schema, to be compared with what it is later';
+COMMENT ON FUNCTION insta_ids.read_function(text, boolean, text[], text, id_layout) IS
+    'what a function mints, or why it is none that does';
+COMMENT ON FUNCTION insta_ids.write_function(id_layout, text, text) IS
+    'source of the published function';
+COMMENT ON FUNCTION insta_ids.rewrite_function(regprocedure, text, text, boolean) IS
+    'gives a function another body, and leaves what else is known of it';
+COMMENT ON FUNCTION insta_ids.lock_sequence(oid) IS
+    'lets nobody take a value of a sequence until the transaction ends; of who may use it';
+COMMENT ON FUNCTION insta_ids.stop_minting(regnamespace, text) IS
+    'locks tables and sequences of a schema when nobody is using them';
+COMMENT ON FUNCTION insta_ids.await_clock(timestamptz) IS
+    'waits until the clock is past where ids of an instant are';
+COMMENT ON FUNCTION insta_ids.await_ids(integer) IS
+    'waits until the clock is where ids are, if that is soon';
+COMMENT ON FUNCTION insta_ids.adoption_reasons(regnamespace, integer) IS
+    'what is against a schema''s adoption, apart from its rows';
+COMMENT ON FUNCTION insta_ids.check_adoption(regnamespace, integer, boolean) IS
+    'refuses what cannot be adopted; the oldest and newest id';
+COMMENT ON FUNCTION insta_ids.check_future(timestamptz) IS
+    'whether the time of ids is to be raised to ids of the future';
+COMMENT ON FUNCTION insta_ids.check_release(regnamespace, integer) IS
+    'refuses what cannot be released';
+COMMENT ON FUNCTION insta_ids.claim_shard(regnamespace, integer) IS
+    'makes a schema known as a shard that has all migrations';
+COMMENT ON FUNCTION insta_ids.tell_of_dependents(regnamespace) IS
+    'tells of what in a shard''s schema still depends on the extension, and of what elsewhere mints for the shard';

@@ -40,14 +40,7 @@ AS $$
 DECLARE
     applied record;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        -- Who is applying it has locked the row, but what was applied before that ended cannot be seen.
-        RAISE EXCEPTION USING
-            ERRCODE = 'active_sql_transaction',
-            MESSAGE = format('a migration cannot be replaced in a transaction that is %s',
-                current_setting('transaction_isolation')),
-            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
-    END IF;
+    PERFORM insta_ids.check_isolation('a migration cannot be replaced');
     SELECT count(*) AS shards, min(s.shard) AS first INTO applied
     FROM insta_ids.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
     IF applied.shards > 0 THEN
@@ -163,25 +156,27 @@ BEGIN
 END
 $$;
 
--- Columns of a shard whose default calls next_id, itself or through other functions, and which no CHECK keeps to the
--- shard: those that this transaction gave that default, not before its (sub)transaction `since`.
-CREATE FUNCTION insta_ids.unchecked_columns(shard integer, since xid)
-    RETURNS TABLE (relation regclass, "column" name, expression text)
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Columns of shards whose default calls next_id, itself or through other functions, with the CHECK that keeps them to the
+-- shard, if there is one: all, or those that this transaction gave that default, not before its (sub)transaction
+-- `since`. What an heir has from a parent that is among them is left out.
+CREATE FUNCTION insta_ids.minting_columns(shards integer[], since xid DEFAULT NULL)
+    RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- Planning takes longer than running, so it is kept short: joined as it is written, once for all shards.
     SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    layout @extschema@.id_layout := (insta_ids.configured()).layout;
-    schema regnamespace := quote_ident(insta_ids.schema_of(shard));
-    minting CONSTANT regprocedure[] := ARRAY[
-        '@extschema@.next_id(integer, regclass)'::regprocedure,
-        '@extschema@.next_id(integer, regclass, @extschema@.id_layout)'::regprocedure];
+    config CONSTANT insta_ids.config := insta_ids.configured();
+    layout_argument CONSTANT text := insta_ids.layout_argument(config.layout);
+    minting CONSTANT oid[] := insta_ids.id_functions();
 BEGIN
     RETURN QUERY
-    WITH unchecked AS (
-        SELECT c.oid AS relation, a.attname, e.expression
-        FROM pg_depend m
+    WITH minting_columns AS (
+        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.conname
+        FROM unnest(shards) s (shard)
+        JOIN pg_namespace n ON n.nspname = (config.prefix || s.shard::text)::name
+        JOIN pg_depend m
+            ON m.refclassid = 'pg_namespace'::regclass AND m.refobjid = n.oid AND m.classid = 'pg_class'::regclass
         JOIN pg_class c ON c.oid = m.objid AND c.relkind IN ('r', 'p', 'f')
         JOIN pg_attrdef d ON d.adrelid = c.oid
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
@@ -198,28 +193,26 @@ BEGIN
             SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
         ) f
         CROSS JOIN LATERAL format('(@extschema@.id_shard(%s%s) = %s)',
-            format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname),
-            CASE WHEN layout OPERATOR(@extschema@.<>) 'instagram' THEN format(', %L::@extschema@.id_layout', layout) END,
-            shard) e (expression)
+            format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname), layout_argument, s.shard)
+            e (expression)
         CROSS JOIN LATERAL (
-            SELECT count(*) AS checks FROM pg_constraint k
+            SELECT min(k.conname)::name AS conname FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'c' AND pg_get_expr(k.conbin, k.conrelid) = e.expression
         ) k
-        WHERE m.refclassid = 'pg_namespace'::regclass AND m.refobjid = schema AND m.classid = 'pg_class'::regclass
-            -- The row is of this transaction if that is in progress and it can be seen nevertheless.
-            AND CASE
+        -- The row is of this transaction if that is in progress and it can be seen nevertheless.
+        WHERE CASE
+                WHEN since IS NULL THEN true
                 WHEN age(d.xmin) <= age(since)
                 THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(d.xmin))::text::xid8) = 'in progress'
                 ELSE false
             END
-            AND f.mints AND k.checks = 0
+            AND f.mints
     )
-    SELECT u.relation::regclass, u.attname, u.expression
-    FROM unchecked u
-    -- Where a parent lacks it, too, it comes from there.
+    SELECT m.shard, m.relation::regclass, m.attname, m.expression, m.conname
+    FROM minting_columns m
     WHERE NOT EXISTS (
-        SELECT FROM pg_inherits h JOIN unchecked p ON p.relation = h.inhparent AND p.attname = u.attname
-        WHERE h.inhrelid = u.relation);
+        SELECT FROM pg_inherits h JOIN minting_columns p ON p.relation = h.inhparent AND p.attname = m.attname
+        WHERE h.inhrelid = m.relation);
 END
 $$;
 
@@ -322,7 +315,9 @@ BEGIN
                 pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
                 OR current_setting('track_counts') = 'off')
             THEN
-                FOR unchecked IN SELECT * FROM insta_ids.unchecked_columns(shard, applying) LOOP
+                FOR unchecked IN
+                    SELECT * FROM insta_ids.minting_columns(ARRAY[shard], applying) m WHERE m."check" IS NULL
+                LOOP
                     EXECUTE format('ALTER TABLE %s ADD CHECK (%s)', unchecked.relation, unchecked.expression);
                 END LOOP;
             END IF;

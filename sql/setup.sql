@@ -1,5 +1,38 @@
 -- Setting up: how many shards there are, what their schemas are called, which layout their ids have.
 
+-- Refuses a transaction whose snapshot is older than the locks it takes: it does not see what others wrote before.
+CREATE FUNCTION insta_ids.check_isolation(what text) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'active_sql_transaction',
+            MESSAGE = format('%s in a transaction that is %s', what, current_setting('transaction_isolation')),
+            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+END
+$$;
+
+-- The functions that all ids come from.
+CREATE FUNCTION insta_ids.id_functions() RETURNS oid[]
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ARRAY[
+        '@extschema@.next_id(integer, regclass)'::regprocedure,
+        '@extschema@.next_id(integer, regclass, @extschema@.id_layout)'::regprocedure,
+        '@extschema@.next_ids(integer, regclass, integer)'::regprocedure,
+        '@extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout)'::regprocedure];
+END
+$$;
+
+-- The last argument of next_id, where it is not the default.
+CREATE FUNCTION insta_ids.layout_argument(layout @extschema@.id_layout) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE WHEN layout OPERATOR(@extschema@.=) 'instagram' THEN ''
+        ELSE pg_catalog.format(', %L::@extschema@.id_layout', layout) END;
+
 -- One row, from init on.
 CREATE TABLE insta_ids.config (
     shards integer NOT NULL,
@@ -56,7 +89,7 @@ DECLARE
     -- An id of ones has the last shard.
     last integer := @extschema@.id_shard((-1)::bigint, layout);
     longest integer := current_setting('max_identifier_length');
-    taken name;
+    taken record;
 BEGIN
     IF shards < 1 OR shards - 1 > last THEN
         RAISE EXCEPTION USING
@@ -80,20 +113,15 @@ BEGIN
                 octet_length(prefix || (shards - 1)::text), longest);
     END IF;
 
-    SELECT nspname INTO taken
-    FROM pg_namespace, substr(nspname, length(prefix) + 1) number
-    WHERE starts_with(nspname, prefix)
-        AND CASE WHEN number ~ '^(0|[1-9][0-9]{0,8})$' THEN number::integer < shards ELSE false END
-    ORDER BY length(nspname), nspname LIMIT 1;
-    IF FOUND AND NOT EXISTS (SELECT FROM insta_ids.config) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_schema',
-            MESSAGE = format('schema "%s" already exists', taken),
-            DETAIL = format('Schemas of shards would be called "%s0" to "%1$s%s".', prefix, shards - 1),
-            HINT = 'Choose another prefix, or rename the schema.';
-    END IF;
-
     INSERT INTO insta_ids.config VALUES (shards, prefix, layout);
+    SELECT count(*) AS schemas, min(n.nspname) AS one INTO taken
+    FROM generate_series(0, shards - 1) s JOIN pg_namespace n ON n.nspname = (prefix || s::text)::name;
+    IF taken.schemas > 0 THEN
+        RAISE NOTICE USING
+            MESSAGE = 'some schemas are already called like shards',
+            DETAIL = format('There are %s, "%s" for one.', taken.schemas, taken.one),
+            HINT = 'Call insta_ids.adopt() for those that run the published function.';
+    END IF;
 EXCEPTION
     WHEN unique_violation THEN
         SELECT * INTO config FROM insta_ids.configured();

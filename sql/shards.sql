@@ -1,15 +1,35 @@
 -- Shards: a schema each, with what next_id needs and every migration.
 
+-- Makes what every shard has besides its migrations, as far as it is not there.
+CREATE FUNCTION insta_ids.make_surface(shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema name := insta_ids.schema_of(shard);
+    layout_argument text := insta_ids.layout_argument((insta_ids.configured()).layout);
+BEGIN
+    IF to_regclass(format('%I.table_id_seq', schema)) IS NULL THEN
+        EXECUTE format('CREATE SEQUENCE %I.table_id_seq', schema);
+    END IF;
+    IF to_regprocedure(format('%I.next_id()', schema)) IS NULL THEN
+        EXECUTE format('CREATE FUNCTION %1$I.next_id() RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE sql'
+            || ' RETURN @extschema@.next_id(%2$s, %3$L%4$s)',
+            schema, shard, format('%I.table_id_seq', schema), layout_argument);
+    END IF;
+    IF to_regprocedure(format('%I.next_id(regclass)', schema)) IS NULL THEN
+        EXECUTE format('CREATE FUNCTION %1$I.next_id(seq_name regclass) RETURNS bigint'
+            || ' VOLATILE PARALLEL UNSAFE LANGUAGE sql RETURN @extschema@.next_id(%2$s, seq_name%3$s)',
+            schema, shard, layout_argument);
+    END IF;
+END
+$$;
+
 -- Makes a shard, or returns NULL if it is there. `path` is the search_path of who asked for it.
 CREATE FUNCTION insta_ids.make_shard(shard integer, path text) RETURNS name
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout @extschema@.id_layout := (insta_ids.configured()).layout;
     schema name := insta_ids.schema_of(shard);
-    layout_argument text := CASE
-        WHEN layout OPERATOR(@extschema@.<>) 'instagram' THEN format(', %L::@extschema@.id_layout', layout)
-    END;
     outcome record;
 BEGIN
     -- Waits for another session that is making it.
@@ -21,14 +41,10 @@ BEGIN
             ERRCODE = 'duplicate_schema',
             MESSAGE = format('schema "%s" already exists', schema),
             DETAIL = format('It is not one that insta_ids made for shard %s.', shard),
-            HINT = 'Rename or drop it.';
+            HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
     END IF;
     EXECUTE format('CREATE SCHEMA %I', schema);
-    EXECUTE format('CREATE SEQUENCE %I.table_id_seq', schema);
-    EXECUTE format('CREATE FUNCTION %1$I.next_id() RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE sql'
-        || ' RETURN @extschema@.next_id(%2$s, %3$L%4$s)', schema, shard, format('%I.table_id_seq', schema), layout_argument);
-    EXECUTE format('CREATE FUNCTION %1$I.next_id(seq_name regclass) RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE sql'
-        || ' RETURN @extschema@.next_id(%2$s, seq_name%3$s)', schema, shard, layout_argument);
+    PERFORM insta_ids.make_surface(shard);
     SELECT * INTO outcome FROM insta_ids.apply_migrations(shard, path, true);
     IF outcome.failed IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -91,7 +107,7 @@ BEGIN
             ERRCODE = 'duplicate_schema',
             MESSAGE = format('schema "%s" already exists', taken.schema),
             DETAIL = format('It is not one that insta_ids made for shard %s.', taken.shard),
-            HINT = 'Rename or drop it.';
+            HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
     END IF;
 
     CALL insta_ids.commit_batch('create_shards', cardinality(todo), 0, 0);
@@ -135,14 +151,7 @@ BEGIN
     END IF;
 
     IF NOT force THEN
-        IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-            -- Its snapshot is older than the locks, and does not show what others wrote.
-            RAISE EXCEPTION USING
-                ERRCODE = 'active_sql_transaction',
-                MESSAGE = format('whether a shard is empty cannot be told in a transaction that is %s',
-                    current_setting('transaction_isolation')),
-                HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
-        END IF;
+        PERFORM insta_ids.check_isolation('whether a shard is empty cannot be told');
         -- Nothing is made in it from here on.
         PERFORM insta_ids.lock_schema(dropped);
         FOR relation IN
@@ -223,16 +232,33 @@ BEGIN
     END IF;
     EXECUTE format('GRANT SELECT, INSERT ON insta_ids.config TO %s', role);
     EXECUTE format(
-        'GRANT SELECT, INSERT, UPDATE, DELETE ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work TO %s',
-        role);
-    EXECUTE format('GRANT SELECT ON insta_ids.shards, insta_ids.migration_status, insta_ids.progress TO %s', role);
-    EXECUTE format('GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.commit_batch TO %s', role);
+        'GRANT SELECT, INSERT, UPDATE, DELETE'
+        || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work TO %s', role);
     EXECUTE format(
-        'GRANT EXECUTE ON FUNCTION insta_ids.init, insta_ids.create_shard, insta_ids.make_shard, insta_ids.drop_shard,'
-        || ' insta_ids.lock_schema, insta_ids.add_migration, insta_ids.apply_migrations, insta_ids.path_of,'
-        || ' insta_ids.check_path, insta_ids.statements, insta_ids.unchecked_columns, insta_ids.migration_script,'
-        || ' insta_ids.migration_by_script, insta_ids.start_migration, insta_ids.finish_migration,'
-        || ' insta_ids.note_transactions, insta_ids.transactions_committed, insta_ids.check_range,'
-        || ' insta_ids.check_locks, insta_ids.limit_catalog_cache TO %s', role);
+        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress TO %s',
+        role);
+    EXECUTE format(
+        'GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.check_rows,'
+        || ' insta_ids.commit_batch TO %s', role);
+    EXECUTE format(
+        'GRANT EXECUTE ON FUNCTION insta_ids.init, insta_ids.create_shard, insta_ids.make_shard,'
+        || ' insta_ids.drop_shard, insta_ids.lock_schema, insta_ids.add_migration, insta_ids.apply_migrations,'
+        || ' insta_ids.path_of, insta_ids.check_path, insta_ids.statements, insta_ids.minting_columns,'
+        || ' insta_ids.migration_script, insta_ids.migration_by_script, insta_ids.start_migration,'
+        || ' insta_ids.finish_migration, insta_ids.note_transactions, insta_ids.transactions_committed,'
+        || ' insta_ids.check_range, insta_ids.check_locks, insta_ids.limit_catalog_cache, insta_ids.check,'
+        || ' insta_ids.check_server, insta_ids.check_schemas, insta_ids.check_migrations, insta_ids.check_objects,'
+        || ' insta_ids.check_references, insta_ids.check_sequences, insta_ids.check_ids, insta_ids.check_ids_of,'
+        || ' insta_ids.objects_of, insta_ids.mending, insta_ids.in_shard, insta_ids.essence,'
+        || ' insta_ids.minted_shards, insta_ids.literal_of, insta_ids.not_read, insta_ids.id_functions, insta_ids.id_sequences,'
+        || ' insta_ids.last_values, insta_ids.budget, insta_ids.server_budget, insta_ids.sequence_budget,'
+        || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
+        || ' insta_ids.check_isolation, insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
+        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.rewrite_function,'
+        || ' insta_ids.lock_sequence, insta_ids.named_sequence, insta_ids.minting_functions,'
+        || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
+        || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
+        || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
+        || ' insta_ids.claim_shard, insta_ids.tell_of_dependents TO %s', role);
 END
 $$;

@@ -6,6 +6,7 @@
 
 mod api;
 pub mod ddl;
+pub mod expression;
 pub mod id;
 mod json;
 pub mod mint;
@@ -54,11 +55,13 @@ extension_sql_file!(
     requires = ["progress", api::reading::id_shard, api::minting::next_id, api::minting::next_id_layout]
 );
 extension_sql_file!("../sql/shards.sql", name = "shards", requires = ["migrations"]);
+extension_sql_file!("../sql/check.sql", name = "check", requires = ["shards", api::reading::id_min_layout]);
+extension_sql_file!("../sql/adoption.sql", name = "adoption", requires = ["check"]);
 // After all that it revokes and grants.
 extension_sql_file!(
     "../sql/privileges.sql",
     name = "privileges",
-    requires = ["tickets", "partitions", "clock", "shards"]
+    requires = ["tickets", "partitions", "clock", "adoption"]
 );
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 

@@ -8,6 +8,7 @@ use crate::mint::{Event, Refusal};
 use crate::pg::lease::NoLease;
 use crate::pg::parser::SyntaxError;
 use crate::pg::sequence::NoSuchRelation;
+use crate::pg::session::NotASequence;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
 use crate::settings;
@@ -67,6 +68,18 @@ impl From<id::Error> for ErrorReport {
 impl From<NoSuchRelation> for ErrorReport {
     fn from(NoSuchRelation(oid): NoSuchRelation) -> Self {
         report(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, format!("relation with OID {oid} does not exist"))
+    }
+}
+
+impl From<NotASequence> for ErrorReport {
+    fn from(error: NotASequence) -> Self {
+        match error {
+            NotASequence::NoRelation(oid) => NoSuchRelation(oid).into(),
+            NotASequence::Other(name) => report(
+                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                format!("\"{}\" is not a sequence", readable(&name)),
+            ),
+        }
     }
 }
 

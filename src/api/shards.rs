@@ -1,6 +1,7 @@
 //! Shards and migrations: what of them is not SQL. The rest is in sql/shards.sql and sql/migrations.sql.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
+use std::collections::HashMap;
 use std::ffi::CString;
 
 use pgrx::iter::TableIterator;
@@ -8,6 +9,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::ddl::without_concurrently;
+use crate::expression;
 use crate::pg::parser::{self, Kind};
 use crate::pg::session;
 use crate::pg::text::Text;
@@ -72,6 +74,34 @@ fn lock_schema(schema: pg_sys::Oid) {
 }
 
 #[pg_extern(sql = false)]
+fn lock_sequence(sequence: pg_sys::Oid) -> SqlResult<()> {
+    Ok(session::lock_sequence(sequence)?)
+}
+
+#[pg_extern(sql = false)]
 fn limit_catalog_cache() {
     session::limit_catalog_cache();
+}
+
+/// Trees and names as bytes: in a database whose encoding is not UTF-8 they may be no `str`.
+#[pg_extern(sql = false)]
+#[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
+fn essence(
+    tree: &[u8],
+    oids: Array<'_, pg_sys::Oid>,
+    names: Array<'_, &[u8]>,
+    minting: Array<'_, pg_sys::Oid>,
+    shard: i32,
+) -> Option<Text> {
+    let names: HashMap<_, _> =
+        oids.iter().zip(names.iter()).filter_map(|(oid, name)| Some((oid?.to_u32(), name?))).collect();
+    let minting: Vec<u32> = minting.iter().flatten().map(pg_sys::Oid::to_u32).collect();
+    expression::essence(tree, |oid| names.get(&oid).copied(), &minting, shard).map(Text)
+}
+
+#[pg_extern(sql = false)]
+#[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
+fn minted_shards(tree: &[u8], functions: Array<'_, pg_sys::Oid>) -> Vec<i32> {
+    let functions: Vec<u32> = functions.iter().flatten().map(pg_sys::Oid::to_u32).collect();
+    expression::minted_shards(tree, &functions)
 }

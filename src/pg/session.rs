@@ -1,6 +1,6 @@
 //! The session: what it has cached, how its transactions end, and the locks it takes.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -76,4 +76,35 @@ pub(crate) fn lock_schema(schema: pg_sys::Oid) {
             pg_sys::AccessExclusiveLock.cast_signed(),
         );
     }
+}
+
+/// What is to be locked is no sequence.
+pub(crate) enum NotASequence {
+    NoRelation(u32),
+    /// Another relation, of this name.
+    Other(Vec<u8>),
+}
+
+/// Lets nobody take a value of a sequence until the transaction ends, when all have ended that took one. It is one that
+/// the user may take values of.
+pub(crate) fn lock_sequence(sequence: pg_sys::Oid) -> Result<(), NotASequence> {
+    // SAFETY: takes any OID, and returns NULL or a string of the server's memory.
+    let name = unsafe { pg_sys::get_rel_name(sequence) };
+    if name.is_null() {
+        return Err(NotASequence::NoRelation(sequence.to_u32()));
+    }
+    // SAFETY: they take any OID. The lock waits, and raises an error if it is cancelled or waits too long; so does what
+    // reports a missing privilege.
+    unsafe {
+        if pg_sys::get_rel_relkind(sequence).to_ne_bytes() != [pg_sys::RELKIND_SEQUENCE] {
+            return Err(NotASequence::Other(CStr::from_ptr(name).to_bytes().to_vec()));
+        }
+        let of_either = pg_sys::AclMode::from(pg_sys::ACL_USAGE | pg_sys::ACL_UPDATE);
+        let privilege = pg_sys::pg_class_aclcheck(sequence, pg_sys::GetUserId(), of_either);
+        if privilege != pg_sys::AclResult::ACLCHECK_OK {
+            pg_sys::aclcheck_error(privilege, pg_sys::ObjectType::OBJECT_SEQUENCE, name);
+        }
+        pg_sys::LockRelationOid(sequence, pg_sys::ShareRowExclusiveLock.cast_signed());
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod ddl;
+mod expression;
 mod known_answers;
 mod mint;
 mod mint_layouts;

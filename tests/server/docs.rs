@@ -75,5 +75,5 @@ fn the_reference_has_the_comments_words() {
             functions += 1;
         }
     }
-    assert_eq!(functions, 77);
+    assert_eq!(functions, 128);
 }

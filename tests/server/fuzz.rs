@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::cluster::Cluster;
 
 /// All the functions, with arguments to be drawn.
-const FUNCTIONS: [&str; 42] = [
+const FUNCTIONS: [&str; 48] = [
     "next_id({int}, {sequence})",
     "count(*) FROM next_ids({int}, {sequence}, {count})",
     "make_id({time}, {int}, {bigint})",
@@ -46,7 +46,13 @@ const FUNCTIONS: [&str; 42] = [
     "insta_ids.shard_of({text}, {int})",
     "insta_ids.shard_of({bigint}), insta_ids.shard_of({text})",
     "insta_ids.schema_of({int})",
-    "insta_ids.unchecked_columns({int}, '3')",
+    "insta_ids.minting_columns(ARRAY[{int}], '3')",
+    "insta_ids.minting_columns(ARRAY[{int}]), insta_ids.objects_of(ARRAY[{int}], true)",
+    "insta_ids.essence({text}, ARRAY[{int}]::oid[], ARRAY[{text}, {name}], ARRAY[{int}]::oid[], {int}), insta_ids.minted_shards({text}, ARRAY[{int}]::oid[]), insta_ids.layout_argument({layout})",
+    "insta_ids.read_function({text}, true, ARRAY[{text}, {name}], {text}, {layout})",
+    "insta_ids.read_function({text}, false, ARRAY[{text}], NULL, {layout}), insta_ids.read_function({name}, NULL, NULL, NULL, {layout})",
+    "insta_ids.write_function({layout}, {text}, {name})",
+    "insta_ids.adopt({name}::text::regnamespace, {int}), insta_ids.release({name}::text::regnamespace)",
     "insta_ids.check_range({int}, {int}, {int}), insta_ids.check_locks({int})",
     "insta_ids.transactions_committed(), insta_ids.path_of({name}, {name}), insta_ids.migration_by_script({name})",
 ];
@@ -289,8 +295,8 @@ fn a_million_calls() {
     // All that was drawn was understood: no call failed by its syntax, or by its arguments' types.
     // A superuser who takes values of the lease itself pushes it ahead of the clock, up to where that is refused.
     let meant = [
-        "00000", "2200H", "22003", "22008", "22023", "22P02", "42704", "42710", "42809", "42P01", "42P17",
-        "55000",
+        "00000", "2200H", "22003", "22008", "22023", "22P02", "3F000", "42602", "42704", "42710", "42809",
+        "42P01", "42P17", "55000",
     ];
     assert!(by_state.keys().all(|state| meant.contains(state)), "{by_state:?}");
     assert!(by_state["00000"] > SESSIONS * ROUNDS * CALLS / 4);

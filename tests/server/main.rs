@@ -1,14 +1,17 @@
 //! Tests on real servers, with the extension as users get it. `make test` sets up what they need.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adoption;
 mod availability;
 mod chance;
+mod check;
 mod clients;
 #[allow(dead_code, reason = "shared with tests/torture")]
 mod cluster;
 mod decoders;
 mod docs;
 mod fuzz;
+mod migrating;
 mod migrations;
 mod oracle;
 mod pace;

@@ -246,7 +246,7 @@ fn nothing_planted_is_called() {
 }
 
 /// Copies of PostgreSQL's own functions and operators, and types of the same names as its, that fail.
-const PLANT: &str = r"
+pub const PLANT: &str = r"
     CREATE SCHEMA planted;
     DO $do$
     DECLARE

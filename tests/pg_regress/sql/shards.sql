@@ -32,10 +32,9 @@ CREATE SCHEMA shard2000;
 CREATE SCHEMA shard5_old;
 CREATE SCHEMA shard99999999999;
 CREATE SCHEMA shard1999;
+-- One of these could be a shard; the others look like one, and are none.
 SELECT insta_ids.init(2000, 'shard');
 DROP SCHEMA shard1999;
--- The others look like shards, and are none.
-SELECT insta_ids.init(2000, 'shard');
 SELECT insta_ids.init(2000, 'shard');
 SELECT insta_ids.init(1000);
 SELECT * FROM insta_ids.config;

@@ -1,0 +1,96 @@
+//! Promise: docs/migrating.md says what is so, from the first step to the last, and nobody who writes meanwhile notices.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::cluster::{Cluster, count, duplicates, ids, texts};
+use crate::docs::blocks;
+
+const DOCUMENT: &str = "docs/migrating.md";
+
+/// Gives a block of the document to psql, which must not fail.
+fn psql(cluster: &Cluster, database: &str, block: &str) {
+    let mut psql = cluster
+        .program("psql", "postgres")
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", database])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    psql.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
+    assert!(psql.wait().unwrap().success(), "{block}");
+}
+
+#[test]
+fn each_step_as_documented() {
+    let cluster = Cluster::start("migrating");
+    let mut client = cluster.connect();
+    client.batch_execute("DROP EXTENSION insta_ids").unwrap();
+    let steps = blocks(DOCUMENT, "sql");
+    let (before, steps) = steps.split_first().unwrap();
+    for shard in [5, 6, 7, 1999] {
+        let schema = format!("insta{shard}");
+        let number = format!("shard_id int := {shard};");
+        client
+            .batch_execute(&before.replace("insta5", &schema).replace("shard_id int := 5;", &number))
+            .unwrap();
+    }
+
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writers: Vec<_> = [5, 5, 6, 7]
+            .iter()
+            .map(|shard| {
+                let mut writer = cluster.connect();
+                let insert =
+                    format!("INSERT INTO insta{shard}.photos (user_id) VALUES ({shard}) RETURNING id");
+                scope.spawn({
+                    let ended = &ended;
+                    move || {
+                        let mut written = Vec::new();
+                        while !ended.load(Ordering::Relaxed) {
+                            written.extend(ids(&mut writer, &insert));
+                        }
+                        written
+                    }
+                })
+            })
+            .collect();
+
+        let mut in_psql = blocks(DOCUMENT, "psql").into_iter();
+        for step in steps {
+            if step.contains("insta_ids.check()") {
+                for block in in_psql.by_ref() {
+                    psql(&cluster, "postgres", &block);
+                }
+                let found = "SELECT code || ' ' || object FROM insta_ids.check()";
+                assert_eq!(texts(&mut client, found), [""; 0]);
+            }
+            client.batch_execute(step).unwrap();
+        }
+        assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE applied = 1"), 4);
+        assert_eq!(in_psql.next(), None);
+
+        let (all, leaving) = (blocks(DOCUMENT, "psql leaving"), blocks(DOCUMENT, "sql leaving"));
+        client.batch_execute(&leaving[0]).unwrap();
+        psql(&cluster, "postgres", &all[0]);
+        client.batch_execute(&leaving[1]).unwrap();
+        ended.store(true, Ordering::Relaxed);
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        assert!(written.iter().all(|ids| !ids.is_empty()));
+        assert_eq!(duplicates(&written), 0);
+    });
+    assert_eq!(count(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'insta_ids'"), 0);
+}
+
+#[test]
+fn from_twitters_layout() {
+    let cluster = Cluster::start("tweets");
+    let mut client = cluster.connect();
+    client.batch_execute("DROP EXTENSION insta_ids").unwrap();
+    client.batch_execute(&blocks(DOCUMENT, "sql twitter")[0]).unwrap();
+    let shards = texts(&mut client, "SELECT DISTINCT id_shard(id, 'twitter')::text FROM tweets3.tweets");
+    assert_eq!(shards, ["3"]);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM tweets3.tweets"), 2);
+}
