@@ -2,7 +2,10 @@
 # shellcheck shell=bash
 printf 'Adopting and releasing under 8 writers:\n'
 sql -c 'CREATE DATABASE adoption'
-PGOPTIONS='-c client_min_messages=warning' sql -d adoption -o /dev/null -f bench/published.sql -c 'CREATE EXTENSION insta_ids' -c 'SELECT insta_ids.init(2000)' \
+PGOPTIONS='-c client_min_messages=warning' sql -d adoption -o /dev/null \
+    -c 'CREATE SCHEMA insta5' -c 'CREATE SEQUENCE insta5.table_id_seq' -f demo/published.sql \
+    -c 'CREATE TABLE insta5.photos (id bigint PRIMARY KEY DEFAULT insta5.published_next_id(), user_id bigint NOT NULL)' \
+    -c 'CREATE EXTENSION insta_ids' -c 'SELECT insta_ids.init(2000)' \
     -c 'CREATE TABLE switches (call text, began timestamptz, ended timestamptz)'
 logs=$CLUSTERS/bench/writers
 (

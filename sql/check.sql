@@ -86,8 +86,7 @@ CREATE FUNCTION insta_ids.literal_of(name name) RETURNS text
 -- and written out without the CHECKs of ids, which depend on defaults.
 --
 -- If it is only to be compared, expressions are not written out: to name a function, PostgreSQL looks at all that are
--- called like it, and each shard has its next_id. In their place is the stored tree, without what differs from shard to
--- shard, and what it depends on.
+-- called like it, and each shard has its next_id. In their place is the stored tree, with the names of what it depends on.
 CREATE FUNCTION insta_ids.objects_of(shards integer[], written_out boolean)
     RETURNS TABLE (shard integer, kind text, relation name, name text, definition text)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
@@ -746,7 +745,7 @@ BEGIN
             EXECUTE (
                 SELECT 'SELECT ARRAY[' || string_agg(format('(SELECT s.last_value FROM %s s)', s::regclass), ', ') || ']'
                 FROM unnest(part) s) INTO last_values;
-            RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
+            RAISE triggered_action_exception;
         EXCEPTION
             WHEN OTHERS THEN NULL;
         END;
@@ -932,7 +931,7 @@ BEGIN
 END
 $$;
 
--- A time that ids of this server have not reached; NULL where they cannot be minted.
+-- A time that ids of this server have not reached.
 CREATE FUNCTION insta_ids.time_not_reached() RETURNS timestamptz
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -940,7 +939,8 @@ BEGIN
     -- They are ahead of the time of ids by `insta_ids.max_ahead_ms` at most, which is at most a second.
     RETURN (SELECT greatest(c.system_time, c.id_time) + interval '1 s' FROM insta_ids.clock() c);
 EXCEPTION
-    WHEN object_not_in_prerequisite_state THEN RETURN NULL;
+    -- Where they cannot be minted, those that are there came from elsewhere, by another clock.
+    WHEN object_not_in_prerequisite_state THEN RETURN clock_timestamp() + interval '2 s';
 END
 $$;
 
@@ -949,7 +949,7 @@ CREATE FUNCTION insta_ids.check_ids() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
 AS $$
 DECLARE
-    until CONSTANT timestamptz := coalesce(insta_ids.time_not_reached(), clock_timestamp() + interval '2 s');
+    until CONSTANT timestamptz := insta_ids.time_not_reached();
     sample CONSTANT integer := 200;
     shards CONSTANT integer[] := ARRAY(
         SELECT s.shard FROM insta_ids.shard_schema s WHERE s.oid IS NOT NULL ORDER BY random() LIMIT sample);
@@ -1025,8 +1025,8 @@ $$;
 
 -- All of it
 
--- Each part in a subtransaction that is rolled back, so that no lock is held; and once more if others have changed what
--- it was looking at.
+-- Each part in a subtransaction that is rolled back, so that no lock is held; and again if others have changed what it was
+-- looking at.
 CREATE FUNCTION insta_ids.check() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
     -- For what is read of thousands of shards at once.
@@ -1072,7 +1072,6 @@ DECLARE
     wrong pg_catalog.record;
     done integer := 0;
     failed integer := 0;
-    columns integer := 0;
     until pg_catalog.timestamptz;
     is_sound boolean;
 BEGIN
@@ -1080,16 +1079,16 @@ BEGIN
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    PERFORM set_config('row_security', 'off', true);
     PERFORM insta_ids.check_range(first, last, batch);
-    until := coalesce(insta_ids.time_not_reached(), clock_timestamp() + interval '2 s');
+    until := insta_ids.time_not_reached();
     todo := ARRAY(
         SELECT s.shard FROM insta_ids.shard_schema s
         WHERE s.oid IS NOT NULL AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
         ORDER BY s.shard);
     CALL insta_ids.commit_batch('check_rows', cardinality(todo), 0, 0);
-    PERFORM set_config('row_security', 'off', true);
     FOREACH number IN ARRAY todo LOOP
+        -- To the end of the transaction, which ends with each batch.
+        PERFORM set_config('row_security', 'off', true);
         is_sound := true;
         FOR minting IN
             SELECT m.* FROM insta_ids.minting_columns(ARRAY[number]) m
@@ -1099,7 +1098,6 @@ BEGIN
                 SELECT * FROM insta_ids.check_ids_of(minting.relation, minting."column", number,
                     greatest(until, clock_timestamp() + interval '2 s'), true)
             LOOP
-                columns := columns + 1;
                 is_sound := false;
                 RAISE WARNING USING
                     MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
@@ -1110,7 +1108,6 @@ BEGIN
         failed := failed + (NOT is_sound)::integer;
         IF done % batch = 0 OR done = cardinality(todo) THEN
             CALL insta_ids.commit_batch('check_rows', cardinality(todo), done, failed);
-            PERFORM set_config('row_security', 'off', true);
         END IF;
     END LOOP;
     IF failed > 0 THEN

@@ -12,6 +12,7 @@ use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
 use crate::cluster::{Cluster, PRELOAD, count, preload_needed, refused, texts, within};
+use crate::migrations::PLANT;
 use crate::shards::{PHOTOS, Running, add, set_up};
 
 /// One of each kind of object.
@@ -980,8 +981,8 @@ fn whoever_looks_sees_the_same() {
     check_clean(&mut deployer);
     deployer.batch_execute("CALL insta_ids.check_rows()").unwrap();
 
-    client.batch_execute(PLANTED).unwrap();
-    client.batch_execute("SET search_path = evil, pg_catalog").unwrap();
+    client.batch_execute(PLANT).unwrap();
+    client.batch_execute("SET search_path = planted, public, pg_catalog").unwrap();
     assert_eq!(count(&mut client, "SELECT pg_catalog.count(*) FROM insta_ids.check()"), 0);
     run(&mut client, &["CALL insta_ids.check_rows()", "RESET search_path"]);
 
@@ -992,25 +993,6 @@ fn whoever_looks_sees_the_same() {
     let mut reader = standby.connect();
     within(Duration::from_secs(30), || self::found(&mut reader) == found);
 }
-
-/// Functions and operators that would be found first if a `search_path` were not safe.
-const PLANTED: &str = "
-    CREATE SCHEMA evil;
-    CREATE FUNCTION evil.trap() RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''run''; END';
-    CREATE FUNCTION evil.format(text, VARIADIC anyarray) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-    CREATE FUNCTION evil.quote_ident(text) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-    CREATE FUNCTION evil.quote_ident(name) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-    CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz FROM evil.trap()';
-    CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz FROM evil.trap()';
-    CREATE FUNCTION evil.set_config(text, text, boolean) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-    CREATE FUNCTION evil.current_setting(text) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-    CREATE FUNCTION evil.eq(integer, integer) RETURNS boolean LANGUAGE sql AS 'SELECT false FROM evil.trap()';
-    CREATE FUNCTION evil.eq(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false FROM evil.trap()';
-    CREATE OPERATOR evil.= (LEFTARG = integer, RIGHTARG = integer, FUNCTION = evil.eq);
-    CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.eq);
-    CREATE OPERATOR evil.<> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = evil.eq);
-    CREATE OPERATOR evil.>= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.eq);
-    CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.eq)";
 
 /// What is in the middle of a table, or in one without an index, where `check()` does not look.
 #[test]
