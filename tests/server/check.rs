@@ -1136,7 +1136,7 @@ fn no_id_can_be_minted() {
     check_clean(&mut cluster.reconnect());
 }
 
-/// Nothing in 2000 shards of 4 tables, soon, and in little memory.
+/// Nothing in 500 shards of 4 tables, in memory that does not grow; `make bench` does it over 2000.
 #[test]
 fn many_shards_are_clean() {
     let cluster = Cluster::bare("check_many", &[PRELOAD, "max_locks_per_transaction = 512", "fsync = off"]);
@@ -1152,7 +1152,7 @@ fn many_shards_are_clean() {
          CREATE TABLE likes (id bigint PRIMARY KEY DEFAULT next_id('likes_id_seq'), photo bigint REFERENCES photos);
          CREATE TABLE tags (id bigint PRIMARY KEY DEFAULT next_id(), photo bigint, tag text)",
     );
-    run(&mut client, &["CALL insta_ids.create_shards(0, 1999)", "ANALYZE"]);
+    run(&mut client, &["CALL insta_ids.create_shards(0, 499)", "ANALYZE"]);
     let mut client = cluster.connect();
     let memory = "SELECT sum(total_bytes)::bigint FROM pg_backend_memory_contexts";
     let mut used = [0; 3];
@@ -1160,19 +1160,19 @@ fn many_shards_are_clean() {
         check_clean(&mut client);
         *used = count(&mut client, memory);
     }
-    assert!(used[0] < 80 << 20, "{used:?}");
+    assert!(used[0] < 40 << 20, "{used:?}");
     assert!(used[2] < used[0] + (4 << 20), "{used:?}");
 
     client
         .batch_execute(
-            "ALTER TABLE insta7.tags DROP COLUMN tag; DROP INDEX insta1234.photos_owner_idx;
-             ALTER TABLE insta1999.likes ALTER id SET DEFAULT insta1998.next_id()",
+            "ALTER TABLE insta7.tags DROP COLUMN tag; DROP INDEX insta321.photos_owner_idx;
+             ALTER TABLE insta499.likes ALTER id SET DEFAULT insta498.next_id()",
         )
         .unwrap();
     let wrong = [
-        "different_object insta1999.likes.id",
-        "foreign_default insta1999.likes.id",
-        "missing_object insta1234.photos.photos_owner_idx",
+        "different_object insta499.likes.id",
+        "foreign_default insta499.likes.id",
+        "missing_object insta321.photos.photos_owner_idx",
         "missing_object insta7.tags.tag",
     ];
     assert_eq!(found(&mut client), wrong);

@@ -152,7 +152,7 @@ fn explain(client: &mut Client, query: &str) -> String {
 fn decoders_are_not_the_extensions() {
     let installed = format!("{}/extension/decoders.sql", pg_config("--sharedir"));
     assert!(!Path::new(&installed).exists());
-    let cluster = Cluster::start("beside");
+    let cluster = Cluster::start("decoders_beside");
     let mut client = cluster.connect();
     let sql = std::fs::read_to_string(checkout().join("sql/decoders.sql")).unwrap();
     let error = client.batch_execute(&sql).unwrap_err();

@@ -10,8 +10,8 @@ use crate::fault::{now_ms, times};
 use crate::minters::{AHEAD_MS, Given, Minters, mint};
 
 /// By 1 ms, 1.5 s, 5 min, 59 min: no stall, no repetition, no step back in any session, one line in the log.
-fn steps_back(increment: u64) {
-    let cluster = Cluster::with_clock("step_back");
+fn steps_back(name: &str, increment: u64) {
+    let cluster = Cluster::with_clock(name);
     cluster.connect().batch_execute(&format!("ALTER SEQUENCE s INCREMENT {increment}")).unwrap();
     let minters = Minters::start(&cluster, "postgres", 8);
     let mut faults = 0;
@@ -55,13 +55,13 @@ fn first_id_ms(cluster: &Cluster) -> i64 {
 
 #[test]
 fn steps_back_below_full_speed() {
-    steps_back(1);
+    steps_back("steps_back", 1);
 }
 
 /// At most 64 ids per millisecond, which is less than the sessions ask for.
 #[test]
 fn steps_back_at_full_speed() {
-    steps_back(16);
+    steps_back("steps_back_at_full_speed", 16);
 }
 
 /// By 2 h: an error from every call; when the clock is right again, ids go on with no restart.

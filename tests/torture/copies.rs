@@ -10,8 +10,8 @@ use crate::fault::TIMED;
 use crate::minters::{Given, Minters, mint};
 
 /// A server with ids in it that are five minutes ahead of the clock of the servers to come.
-fn source() -> (Cluster, Given) {
-    let source = Cluster::with_clock("source");
+fn source(name: &str) -> (Cluster, Given) {
+    let source = Cluster::with_clock(name);
     let given = mint(&source, "postgres", 8, 100_000);
     (source, given)
 }
@@ -33,7 +33,7 @@ fn go_on(copy: &Cluster, database: &str, before: Given) {
 
 #[test]
 fn pg_dump_and_restore() {
-    let (source, before) = source();
+    let (source, before) = source("dumped_from");
     let copy = Cluster::timed_and_bare("dumped", &[]);
     copy.set_clock(-300_000);
     shell(&format!(
@@ -46,7 +46,7 @@ fn pg_dump_and_restore() {
 
 #[test]
 fn pg_dumpall() {
-    let (source, before) = source();
+    let (source, before) = source("dumped_all_from");
     let copy = Cluster::timed_and_bare("dumped_all", &[]);
     copy.set_clock(-300_000);
     // The role of both servers exists there.
@@ -61,8 +61,8 @@ fn pg_dumpall() {
 /// Into a server that runs and mints in another database.
 #[test]
 fn restored_beside_others() {
-    let (source, before) = source();
-    let copy = Cluster::with_clock("beside");
+    let (source, before) = source("restored_beside_from");
+    let copy = Cluster::with_clock("restored_beside");
     copy.set_clock(-300_000);
     let others = Minters::start(&copy, "postgres", 4);
     others.await_more(20_000);
@@ -92,13 +92,13 @@ fn pg_upgrade() {
     let install = checkout().join("scripts/install");
     shell(&format!("PG_CONFIG={old} {}", install.display()));
     let settings = [&["make", "shared_preload_libraries = 'insta_ids'"], &TIMED[..]].concat();
-    let source = Cluster::made_by(&old, "source", &settings).and_timed();
+    let source = Cluster::made_by(&old, "upgraded_from", &settings).and_timed();
     source.up();
     source.prepare("postgres");
     let before = mint(&source, "postgres", 8, 100_000);
     source.stop();
     let copy = Cluster::timed("upgraded", &[&["make"], &TIMED[..]].concat());
-    copy.script("upgrade", &["source", old.strip_suffix("/pg_config").unwrap()]);
+    copy.script("upgrade", &["upgraded_from", old.strip_suffix("/pg_config").unwrap()]);
     copy.set_clock(-300_000);
     copy.up();
     go_on(&copy, "postgres", before);

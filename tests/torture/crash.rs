@@ -20,7 +20,7 @@ pub fn kill(pid: i32) {
 fn kill_a_backend(cluster: &Cluster, behind_ms: i64, chance: &mut Chance) {
     let pids =
         "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
-    let pids: Vec<i32> = cluster.connect().query(pids, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    let pids: Vec<i32> = cluster.reconnect().query(pids, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     cluster.set_clock(-behind_ms);
     kill(chance.of(&pids));
 }
@@ -28,7 +28,7 @@ fn kill_a_backend(cluster: &Cluster, behind_ms: i64, chance: &mut Chance) {
 fn postmaster(cluster: &Cluster) -> i32 {
     // The pid file is the server's user's own.
     let query = "SELECT pg_read_file('postmaster.pid')";
-    let file: String = cluster.connect().query_one(query, &[]).unwrap().get(0);
+    let file: String = cluster.reconnect().query_one(query, &[]).unwrap().get(0);
     file.lines().next().unwrap().parse().unwrap()
 }
 
