@@ -16,6 +16,28 @@ use crate::settings;
 /// What every function that SQL calls returns.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
 
+/// An error on its way to SQL, in one word: beside it an id stays in registers, where [`SqlResult`] goes through memory.
+pub(crate) struct Failure(Box<ErrorReport>);
+
+impl From<Failure> for ErrorReport {
+    fn from(Failure(report): Failure) -> Self {
+        *report
+    }
+}
+
+macro_rules! fails_with {
+    ($($error:ty)*) => {
+        $(impl From<$error> for Failure {
+            #[cold]
+            fn from(error: $error) -> Self {
+                Self(Box::new(error.into()))
+            }
+        })*
+    };
+}
+
+fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal);
+
 /// A count of ids below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
 

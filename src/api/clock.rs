@@ -45,7 +45,7 @@ fn clock() -> Result<
 #[pg_extern(sql = false)]
 fn advance_clock(until: TimestampWithTimeZone) -> SqlResult<()> {
     refuse_if_read_only(c"advance_clock()");
-    with_mint(shared::attach()?, |mint| mint.advance(millis_of(until)))
+    Ok(with_mint(shared::attach()?, |mint| mint.advance(millis_of(until)))?)
 }
 
 #[pg_extern(sql = false)]

@@ -12,9 +12,9 @@ mod tickets;
 use crate::mint::{Mint, Refusal};
 use crate::pg::clock::ServerClock;
 use crate::pg::lease::LeaseSequence;
-use crate::pg::sequence::session;
+use crate::pg::session;
 use crate::pg::shared::Shared;
-use crate::report::SqlResult;
+use crate::report::Failure;
 use crate::settings;
 
 /// Does what only a session that may mint can do: with the server's state, its clocks and settings, and the
@@ -22,7 +22,7 @@ use crate::settings;
 fn with_mint<T>(
     server: &Shared,
     act: impl Fn(&Mint<'_, ServerClock, LeaseSequence>) -> Result<T, Refusal>,
-) -> SqlResult<T> {
+) -> Result<T, Failure> {
     loop {
         let record = LeaseSequence::find()?;
         let mint = Mint {
@@ -32,7 +32,7 @@ fn with_mint<T>(
             stats: &server.stats.0,
             database: record.key(),
             record: &record,
-            session: session(),
+            session: session::number(),
             max_ahead_ms: settings::max_ahead_ms(),
             tolerance_ms: settings::clock_tolerance_ms(),
         };

@@ -5,13 +5,14 @@ use pgrx::prelude::*;
 
 use crate::id::{Id, Layout, shortcode};
 use crate::json;
+use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
 use crate::pg::timestamp::{millis_of, timestamp_of};
 use crate::report::{NotAShortcode, SqlResult};
 
 #[pg_extern(immutable, strict, parallel_safe)]
-fn id_time(id: i64) -> TimestampWithTimeZone {
-    timestamp_of(Layout::INSTAGRAM.time_of(Id::from_bits(id)))
+fn id_time(id: Nth<0, i64>) -> TimestampWithTimeZone {
+    timestamp_of(Layout::INSTAGRAM.time_of(Id::from_bits(id.0)))
 }
 
 #[pg_extern(name = "id_time", immutable, strict, parallel_safe)]
@@ -20,8 +21,8 @@ fn id_time_layout(id: i64, layout: StoredLayout) -> SqlResult<TimestampWithTimeZ
 }
 
 #[pg_extern(immutable, strict, parallel_safe)]
-fn id_shard(id: i64) -> i32 {
-    Layout::INSTAGRAM.shard_of(Id::from_bits(id))
+fn id_shard(id: Nth<0, i64>) -> i32 {
+    Layout::INSTAGRAM.shard_of(Id::from_bits(id.0))
 }
 
 #[pg_extern(name = "id_shard", immutable, strict, parallel_safe)]
@@ -30,8 +31,8 @@ fn id_shard_layout(id: i64, layout: StoredLayout) -> SqlResult<i32> {
 }
 
 #[pg_extern(immutable, strict, parallel_safe)]
-fn id_seq(id: i64) -> i32 {
-    Layout::INSTAGRAM.seq_of(Id::from_bits(id))
+fn id_seq(id: Nth<0, i64>) -> i32 {
+    Layout::INSTAGRAM.seq_of(Id::from_bits(id.0))
 }
 
 #[pg_extern(name = "id_seq", immutable, strict, parallel_safe)]

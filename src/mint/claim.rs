@@ -90,7 +90,7 @@ pub struct Mint<'a, C, R> {
     pub stats: &'a Stats,
     /// The session's database, among the leases.
     pub database: LeaseKey,
-    /// The session's number, by which it counts beside others.
+    /// The session's number, by which it counts; no other has it at the same time.
     pub session: usize,
     /// How far an id's time may be ahead of the server's, in milliseconds: 0 to [`super::MOST_AHEAD_MS`].
     pub max_ahead_ms: i64,
@@ -119,6 +119,8 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// # Errors
     /// [`Refusal`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
     /// lease, 55000 else.
+    #[expect(clippy::inline_always, reason = "so that one is made for each layout that is known beforehand")]
+    #[inline(always)]
     pub fn claim(
         &self,
         layout: Layout,

@@ -48,6 +48,7 @@ pub struct Guard {
 impl Guard {
     /// The slot of a residue of a sequence, shard and layout.
     #[must_use]
+    #[inline]
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
         let Stretch { grain, slots, .. } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MOST_BITS);
@@ -167,12 +168,16 @@ impl Used {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
+/// Spreads a number over all the bits above it: 2^64 by the golden ratio.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Key {
     /// The key of a sequence (by the OIDs of its database and itself), a shard and a layout.
     #[must_use]
     pub fn new(seed: u64, database: u32, sequence: u32, shard: Shard, layout: Layout) -> Self {
         let relation = u64::from(database) << 32 | u64::from(sequence);
-        Self(mix(mix(seed ^ relation) ^ layout.hash64() ^ u64::from(shard.get())))
+        let kind = (layout.hash64() ^ u64::from(shard.get())).wrapping_mul(ODD);
+        Self(mix(seed ^ relation ^ kind))
     }
 
     /// One of so many places.

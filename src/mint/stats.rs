@@ -3,13 +3,16 @@
 use super::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::id::Millis;
 
-/// Sessions that mint at once count in different cache lines, as long as there are no more of them.
-const STRIPES: usize = 64;
+/// Sessions of lower numbers count in a cache line of their own, which takes no locked instruction; the others share one.
+const STRIPES: usize = 256;
 
 /// The counters, in shared memory. All zeroes is a valid start.
 #[repr(C)]
 pub struct Stats {
     stripes: [Stripe; STRIPES],
+    others: Stripe,
+    /// What had been counted when counting began.
+    before: Stripe,
     waits: AtomicU64,
     waited_us: AtomicI64,
     step_backs: AtomicU64,
@@ -47,6 +50,8 @@ impl Default for Stats {
     fn default() -> Self {
         Self {
             stripes: std::array::from_fn(|_| Stripe::default()),
+            others: Stripe::default(),
+            before: Stripe::default(),
             waits: AtomicU64::new(0),
             waited_us: AtomicI64::new(0),
             step_backs: AtomicU64::new(0),
@@ -60,12 +65,12 @@ impl Stats {
     /// The counters now. Those of sessions that mint meanwhile may be counted, or not.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let total = |counter: fn(&Stripe) -> &AtomicU64| {
-            self.stripes.iter().map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
+        let since = |counter: fn(&Stripe) -> &AtomicU64| {
+            self.total(counter).saturating_sub(counter(&self.before).load(Ordering::Relaxed))
         };
         Figures {
-            minted: total(|stripe| &stripe.minted),
-            pushed: total(|stripe| &stripe.pushed),
+            minted: since(|stripe| &stripe.minted),
+            pushed: since(|stripe| &stripe.pushed),
             waits: self.waits.load(Ordering::Relaxed),
             waited_us: self.waited_us.load(Ordering::Relaxed),
             step_backs: self.step_backs.load(Ordering::Relaxed),
@@ -76,10 +81,9 @@ impl Stats {
 
     /// Begins to count anew.
     pub fn reset(&self, since: Millis) {
-        for stripe in &self.stripes {
-            stripe.minted.store(0, Ordering::Relaxed);
-            stripe.pushed.store(0, Ordering::Relaxed);
-        }
+        // Sessions that mint would write over a zero in their stripes.
+        self.before.minted.store(self.total(|stripe| &stripe.minted), Ordering::Relaxed);
+        self.before.pushed.store(self.total(|stripe| &stripe.pushed), Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
         self.waited_us.store(0, Ordering::Relaxed);
         self.step_backs.store(0, Ordering::Relaxed);
@@ -87,11 +91,23 @@ impl Stats {
         self.since.store(since.get(), Ordering::Relaxed);
     }
 
+    fn total(&self, counter: fn(&Stripe) -> &AtomicU64) -> u64 {
+        self.stripes.iter().chain([&self.others]).map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Counts an id of the session with that number, which no other has at the same time.
     pub(super) fn minted(&self, session: usize, pushed: bool) {
-        let stripe = &self.stripes[session % STRIPES];
-        stripe.minted.fetch_add(1, Ordering::Relaxed);
+        let Some(own) = self.stripes.get(session) else {
+            self.others.minted.fetch_add(1, Ordering::Relaxed);
+            self.others.pushed.fetch_add(pushed.into(), Ordering::Relaxed);
+            return;
+        };
+        let count = |counter: &AtomicU64| {
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        };
+        count(&own.minted);
         if pushed {
-            stripe.pushed.fetch_add(1, Ordering::Relaxed);
+            count(&own.pushed);
         }
     }
 

@@ -1,7 +1,6 @@
 //! The server's clocks, and waiting for them.
 
 use std::ffi::{c_int, c_long};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgrx::pg_sys;
 
@@ -21,7 +20,8 @@ const TOGETHER_US: i64 = 200;
 /// Where clocks are always that slow, the last reading must do.
 const TRIES: u32 = 10;
 
-/// The number of the clock that nobody sets, in time.h.
+/// The numbers of the clocks in time.h: the system's, and the one that nobody sets.
+const CLOCK_REALTIME: c_int = 0;
 const CLOCK_MONOTONIC: c_int = if cfg!(target_os = "macos") { 6 } else { 1 };
 
 /// `struct timespec` of time.h.
@@ -32,7 +32,8 @@ struct Timespec {
     nanoseconds: c_long,
 }
 
-// SAFETY: declared as in time.h; the standard library's steady clock cannot be compared between processes.
+// SAFETY: declared as in time.h; the standard library's steady clock cannot be compared between processes, and its
+// system clock takes longer.
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
 }
@@ -43,7 +44,8 @@ pub(crate) struct ServerClock;
 impl Clock for ServerClock {
     fn now(&self) -> Millis {
         pauses::at("before the clock");
-        Millis::new(system_us().div_euclid(1000))
+        let time = read(CLOCK_REALTIME);
+        Millis::new(time.seconds * 1000 + time.nanoseconds / 1_000_000)
     }
 
     fn both(&self) -> Reading {
@@ -83,20 +85,26 @@ impl Clock for ServerClock {
     }
 }
 
-/// The system clock, in microseconds since the Unix epoch. The only place that reads it.
+/// The system clock, in microseconds since the Unix epoch.
 fn system_us() -> i64 {
-    let now = SystemTime::now();
-    let (sign, since) = match now.duration_since(UNIX_EPOCH) {
-        Ok(since) => (1, since),
-        Err(before) => (-1, before.duration()),
-    };
-    sign * i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    read(CLOCK_REALTIME).us()
 }
 
 /// A clock that nobody sets, the same in all processes of the machine, in microseconds.
 fn steady_us() -> i64 {
+    read(CLOCK_MONOTONIC).us()
+}
+
+/// The only place that reads a clock.
+fn read(clock: c_int) -> Timespec {
     let mut time = Timespec::default();
     // SAFETY: `time` is ours to be written.
-    unsafe { clock_gettime(CLOCK_MONOTONIC, &raw mut time) };
-    time.seconds * 1_000_000 + time.nanoseconds / 1000
+    unsafe { clock_gettime(clock, &raw mut time) };
+    time
+}
+
+impl Timespec {
+    fn us(&self) -> i64 {
+        self.seconds * 1_000_000 + self.nanoseconds / 1000
+    }
 }

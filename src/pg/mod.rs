@@ -1,6 +1,7 @@
 //! The boundary to PostgreSQL, and all the unsafe code there is.
 #![allow(unsafe_code)]
 
+pub(crate) mod argument;
 pub(crate) mod clock;
 pub(crate) mod layout;
 pub(crate) mod lease;

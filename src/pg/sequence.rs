@@ -9,6 +9,8 @@ use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::impl_sql_translatable;
 
+use super::argument::ByValue;
+
 // SAFETY: declared as in commands/sequence.h, the same in PostgreSQL 15 to 18; pgrx's bindings leave it out.
 unsafe extern "C-unwind" {
     fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
@@ -106,13 +108,13 @@ pub(crate) fn database() -> u32 {
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
-/// A number of the session's own among those that run.
-pub(crate) fn session() -> usize {
-    // SAFETY: as above.
-    unsafe { pg_sys::MyProcPid }.unsigned_abs() as usize
-}
-
 impl_sql_translatable!(Sequence, "regclass");
+
+impl ByValue for Sequence {
+    fn of(datum: pg_sys::Datum) -> Self {
+        Self(u32::of(datum).into())
+    }
+}
 
 // SAFETY: a `regclass` is passed as the OID it holds.
 unsafe impl<'fcx> ArgAbi<'fcx> for Sequence {

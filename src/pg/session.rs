@@ -1,10 +1,38 @@
 //! The session: what it has cached, how its transactions end, and the locks it takes.
 
+use std::cell::{RefCell, RefMut};
 use std::ffi::{CStr, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
+
+/// A state that each session has of its own.
+pub(crate) struct Own<T>(RefCell<T>);
+
+// SAFETY: a server process calls functions in one thread only, which pgrx checks.
+unsafe impl<T> Sync for Own<T> {}
+
+impl<T> Own<T> {
+    pub(crate) const fn new(state: T) -> Self {
+        Self(RefCell::new(state))
+    }
+
+    pub(crate) fn borrow_mut(&self) -> RefMut<'_, T> {
+        self.0.borrow_mut()
+    }
+}
+
+/// The session's number: none that runs at the same time has it, too. They begin at 0, and low ones are used again.
+pub(crate) fn number() -> usize {
+    // SAFETY: set before any function runs and never changed.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    let number = unsafe { (*pg_sys::MyProc).pgprocno };
+    // SAFETY: as above.
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    let number = unsafe { pg_sys::MyProcNumber };
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
 
 /// How the transactions of this session ended since [`note_transactions`]: none in an error, and how many committed.
 static ENDED: Mutex<Option<Ended>> = Mutex::new(None);

@@ -16,7 +16,7 @@ use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
 /// Changes when the meaning of the region's bytes does.
-const ABI: u64 = 3;
+const ABI: u64 = 4;
 
 /// The same in every version of the library, so that each finds the region and can read its header.
 const SIZE: usize = (8 << 20) + (64 << 10);

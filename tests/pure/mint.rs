@@ -574,6 +574,27 @@ fn waits_and_ids_are_counted() {
     assert_eq!((server.stats.figures().minted, server.stats.figures().since), (0, START.plus(1)));
 }
 
+/// Sessions of high numbers share a counter; a new beginning takes nothing from those that count on.
+#[test]
+fn each_session_is_counted() {
+    let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
+    let slot = AtomicU64::new(0);
+    let mint = |session, seq| {
+        let mint = Mint { session, ..server.with(&clock, &paper) };
+        let slot = Slot::new(&slot, LAYOUT);
+        mint.claim(LAYOUT, slot, Stamp::default(), shard(5), LAYOUT.seq(seq).unwrap()).unwrap();
+    };
+    for round in 1..=3 {
+        for (n, session) in [0, 1, 255, 256, 1000, usize::MAX].into_iter().enumerate() {
+            mint(session, 0);
+            clock.pass(1000);
+            assert_eq!(server.stats.figures().minted, n as u64 + 1, "round {round}, session {session}");
+        }
+        server.stats.reset(START);
+        assert_eq!(server.stats.figures().minted, 0);
+    }
+}
+
 /// What may happen next in a server with three sessions.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
