@@ -3,6 +3,7 @@
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 
 use crate::mint;
+use crate::pg::session::value;
 
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
@@ -35,10 +36,10 @@ pub(crate) fn define() {
 
 /// How far ids may run ahead of the clock, in milliseconds: 0 to 1000.
 pub(crate) fn max_ahead_ms() -> i64 {
-    i64::from(MAX_AHEAD_MS.get())
+    i64::from(value(&MAX_AHEAD_MS))
 }
 
 /// How far the clock may be behind the server's time, in milliseconds: 10 seconds to 366 days.
 pub(crate) fn clock_tolerance_ms() -> i64 {
-    i64::from(CLOCK_TOLERANCE_S.get()) * 1000
+    i64::from(value(&CLOCK_TOLERANCE_S)) * 1000
 }

@@ -5,7 +5,7 @@ use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
 
 use super::with_mint;
-use crate::id::{Id, Layout, Shard};
+use crate::id::{Id, Instagram, Layout, Shard};
 use crate::mint::{Key, SessionOrder};
 use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
@@ -20,7 +20,7 @@ static ORDER: Own<SessionOrder> = Own::new(SessionOrder::new());
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
 fn next_id(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>) -> SqlResult<i64> {
-    Ok(generate(Layout::INSTAGRAM, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0)?.bits())
+    Ok(generate(Instagram, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0)?.bits())
 }
 
 #[pg_extern(name = "next_id", volatile, strict, parallel_unsafe)]
@@ -31,7 +31,7 @@ fn next_id_layout(shard: i32, seq_name: Sequence, layout: StoredLayout) -> SqlRe
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
 fn next_ids(shard: i32, seq_name: Sequence, count: i32) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    several(Layout::INSTAGRAM, shard, seq_name, count)
+    several(Instagram, shard, seq_name, count)
 }
 
 #[pg_extern(name = "next_ids", volatile, strict, parallel_unsafe)]
@@ -41,7 +41,7 @@ fn next_ids_layout(
     count: i32,
     layout: StoredLayout,
 ) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    several(layout.try_into()?, shard, seq_name, count)
+    several(Layout::try_from(layout)?, shard, seq_name, count)
 }
 
 #[pg_extern(immutable, strict, parallel_safe)]
@@ -54,13 +54,13 @@ fn make_id_layout(at: TimestampWithTimeZone, shard: i32, seq: i64, layout: Store
     made(layout.try_into()?, at, shard, seq)
 }
 
-fn several(
-    layout: Layout,
+fn several<L: Into<Layout> + Copy + 'static>(
+    layout: L,
     shard: i32,
     sequence: Sequence,
     count: i32,
 ) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    let shard = layout.shard(shard)?;
+    let shard = layout.into().shard(shard)?;
     if count < 0 {
         return Err(NegativeCount(count).into());
     }
@@ -74,15 +74,15 @@ fn made(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlR
     Ok(layout.id(millis_of(at), layout.shard(shard)?, layout.seq(seq)?)?.bits())
 }
 
-/// The next id of a shard from a sequence: `nextval`, then the mint loop.
-#[expect(clippy::inline_always, reason = "so that one is made for Instagram's layout alone, a tenth faster")]
-#[inline(always)]
-fn generate(layout: Layout, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
+/// The next id of a shard from a sequence: `nextval`, then the mint loop. Made for each type of layout: for
+/// [`Instagram`]'s, all that depends on it is computed beforehand.
+fn generate<L: Into<Layout> + Copy>(layout: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
     let server = shared::attach()?;
-    let seq = layout.seq(sequence.next()?)?;
+    let known: Layout = layout.into();
+    let seq = known.seq(sequence.next()?)?;
     pauses::at("after nextval");
-    let key = Key::new(server.seed, database(), sequence.oid(), shard, layout);
-    let slot = server.guard.0.slot(key, layout, seq);
+    let key = Key::new(server.seed, database(), sequence.oid(), shard, known);
+    let slot = server.guard.0.slot(key, known, seq);
     let mut order = ORDER.borrow_mut();
     let last = order.last(key, server.time.0.stamp());
     let minted = with_mint(server, |mint| mint.claim(layout, slot, last.earliest(seq), shard, seq))?;

@@ -96,6 +96,16 @@ const fn milliseconds(time_bits: u32, shard_bits: u32, seq_bits: u32, epoch: i64
     })
 }
 
+/// Instagram's layout as a type of its own: what is generic over layouts is compiled for it with all its numbers known.
+#[derive(Clone, Copy, Debug)]
+pub struct Instagram;
+
+impl From<Instagram> for Layout {
+    fn from(Instagram: Instagram) -> Self {
+        Self::INSTAGRAM
+    }
+}
+
 impl Layout {
     /// Instagram's, by the published function: 41 bits of milliseconds since 2011-08-24T21:07:01.721Z, 13 of
     /// shard, 10 of sequence. Its last instant is 2046-06-27T17:00:49.496Z.

@@ -14,7 +14,7 @@ pub mod shortcode;
 mod text;
 
 pub use error::{Error, Times};
-pub use layout::{Fields, Invalid, Layout};
+pub use layout::{Fields, Instagram, Invalid, Layout};
 pub use parts::{Id, Millis, Seq, Shard};
 pub use shortcode::ShortcodeError;
 pub use text::{TextError, readable};

@@ -119,16 +119,15 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// # Errors
     /// [`Refusal`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
     /// lease, 55000 else.
-    #[expect(clippy::inline_always, reason = "so that one is made for each layout that is known beforehand")]
-    #[inline(always)]
     pub fn claim(
         &self,
-        layout: Layout,
+        layout: impl Into<Layout>,
         slot: Slot<'_>,
         earliest: Stamp,
         shard: Shard,
         seq: Seq,
     ) -> Result<Minted, Refusal> {
+        let layout = layout.into();
         let times = layout.times();
         let rest_ms = i64::from(layout.fields().unit_ms) - 1;
         loop {

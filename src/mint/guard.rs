@@ -48,7 +48,6 @@ pub struct Guard {
 impl Guard {
     /// The slot of a residue of a sequence, shard and layout.
     #[must_use]
-    #[inline]
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
         let Stretch { grain, slots, .. } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MOST_BITS);

@@ -3,14 +3,17 @@
 use super::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::id::Millis;
 
-/// Sessions of lower numbers count in a cache line of their own, which takes no locked instruction; the others share one.
-const STRIPES: usize = 256;
+/// Sessions of lower numbers count in a cache line of their own, which takes no locked instruction.
+const OWN: usize = 256;
+
+/// The others share these.
+const SHARED: usize = 32;
 
 /// The counters, in shared memory. All zeroes is a valid start.
 #[repr(C)]
 pub struct Stats {
-    stripes: [Stripe; STRIPES],
-    others: Stripe,
+    own: [Stripe; OWN],
+    shared: [Stripe; SHARED],
     /// What had been counted when counting began.
     before: Stripe,
     waits: AtomicU64,
@@ -49,8 +52,8 @@ pub struct Figures {
 impl Default for Stats {
     fn default() -> Self {
         Self {
-            stripes: std::array::from_fn(|_| Stripe::default()),
-            others: Stripe::default(),
+            own: std::array::from_fn(|_| Stripe::default()),
+            shared: std::array::from_fn(|_| Stripe::default()),
             before: Stripe::default(),
             waits: AtomicU64::new(0),
             waited_us: AtomicI64::new(0),
@@ -81,7 +84,7 @@ impl Stats {
 
     /// Begins to count anew.
     pub fn reset(&self, since: Millis) {
-        // Sessions that mint would write over a zero in their stripes.
+        // Sessions that mint would write over a zero in a stripe of their own.
         self.before.minted.store(self.total(|stripe| &stripe.minted), Ordering::Relaxed);
         self.before.pushed.store(self.total(|stripe| &stripe.pushed), Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
@@ -92,14 +95,17 @@ impl Stats {
     }
 
     fn total(&self, counter: fn(&Stripe) -> &AtomicU64) -> u64 {
-        self.stripes.iter().chain([&self.others]).map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
+        self.own.iter().chain(&self.shared).map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
     }
 
     /// Counts an id of the session with that number, which no other has at the same time.
     pub(super) fn minted(&self, session: usize, pushed: bool) {
-        let Some(own) = self.stripes.get(session) else {
-            self.others.minted.fetch_add(1, Ordering::Relaxed);
-            self.others.pushed.fetch_add(pushed.into(), Ordering::Relaxed);
+        let Some(own) = self.own.get(session) else {
+            let shared = &self.shared[session % SHARED];
+            shared.minted.fetch_add(1, Ordering::Relaxed);
+            if pushed {
+                shared.pushed.fetch_add(1, Ordering::Relaxed);
+            }
             return;
         };
         let count = |counter: &AtomicU64| {

@@ -6,8 +6,11 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
 
-/// Argument number `N` of a strict function, from 0 on, read where the server has put it. The way that pgrx has to an
-/// argument goes through calls and memory, which costs as much as decoding an id does.
+/// Argument number `N`, from 0 on, read where the server has put it. The way that pgrx has to an argument goes through
+/// calls and memory, which costs as much as decoding an id does.
+///
+/// For functions that are `strict`, as a NULL would be read as a value, and of which every argument is one, as those that
+/// pgrx reads by itself would be counted without these.
 #[derive(Clone, Copy)]
 pub(crate) struct Nth<const N: usize, T>(pub(crate) T);
 
@@ -38,7 +41,7 @@ impl ByValue for i64 {
 // SAFETY: reads the argument that SQL declares in its place. pgrx passes over arguments that it calls virtual.
 unsafe impl<'fcx, const N: usize, T: ByValue> ArgAbi<'fcx> for Nth<N, T> {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the server passes as many arguments as SQL declares.
+        // SAFETY: the server passes as many arguments as SQL declares, which is as many as the Rust function has.
         unsafe {
             let call = pg_sys::FunctionCallInfo::unbox_arg_unchecked(arg);
             Self(T::of((*(*call).args.as_ptr().add(N)).value))

@@ -5,12 +5,12 @@ use std::ffi::{CStr, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pgrx::pg_sys;
+use pgrx::{GucSetting, pg_sys};
 
 /// A state that each session has of its own.
 pub(crate) struct Own<T>(RefCell<T>);
 
-// SAFETY: a server process calls functions in one thread only, which pgrx checks.
+// SAFETY: a server process calls functions in one thread only.
 unsafe impl<T> Sync for Own<T> {}
 
 impl<T> Own<T> {
@@ -23,15 +23,22 @@ impl<T> Own<T> {
     }
 }
 
-/// The session's number: none that runs at the same time has it, too. They begin at 0, and low ones are used again.
+/// The session's number among the server's processes: no other has it at the same time. There are as many as the
+/// settings let there be processes, and they are dealt out in any order.
 pub(crate) fn number() -> usize {
-    // SAFETY: set before any function runs and never changed.
+    // SAFETY: set before any function runs, until the process ends.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     let number = unsafe { (*pg_sys::MyProc).pgprocno };
     // SAFETY: as above.
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     let number = unsafe { pg_sys::MyProcNumber };
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// What a setting is now. pgrx looks at each time which thread asks.
+pub(crate) fn value(setting: &GucSetting<i32>) -> i32 {
+    // SAFETY: the server writes it between calls, in the one thread that there is.
+    unsafe { *setting.as_ptr() }
 }
 
 /// How the transactions of this session ended since [`note_transactions`]: none in an error, and how many committed.

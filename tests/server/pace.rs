@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PRELOAD, count};
 
 /// As far as `insta_ids.max_ahead_ms` lets ids run ahead when it is not set.
 const AHEAD_MS: i64 = 10;
@@ -95,6 +95,30 @@ fn how_far_ahead_is_a_setting_of_the_server() {
     client.batch_execute("CREATE SEQUENCE s").unwrap();
     set_max_ahead(&mut client, 3);
     assert!(ahead_ms(&mut client, "next_id(5, 's')", 100_000) <= 3);
+}
+
+/// By sessions that come and go at once, where each has a counter of its own and where they share some.
+#[test]
+fn every_id_is_counted() {
+    for connections in [20, 400] {
+        let settings = format!("max_connections = {connections}");
+        let cluster = Cluster::bare(&format!("counted_{connections}"), &[PRELOAD, &settings]);
+        let mut client = cluster.connect();
+        client
+            .batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s; SELECT next_id(5, 's')")
+            .unwrap();
+        client.batch_execute("SELECT insta_ids.stat_reset()").unwrap();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        cluster.connect().query("SELECT next_ids(5, 's', 1000)", &[]).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(count(&mut client, "SELECT ids FROM insta_ids.stat_ids"), 80_000);
+    }
 }
 
 /// Claiming first and waiting after would push the sequence seconds ahead here.
