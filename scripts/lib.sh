@@ -119,7 +119,7 @@ choose_home() {
     id "$SERVER_USER" >/dev/null 2>&1 || packages postgresql-common
     HOME_OF_SERVERS=$TARGET
     mkdir -p "$TARGET"
-    if [ ${#TARGET} -gt 70 ] || ! as_server test -x "$TARGET"; then
+    if [ ${#TARGET} -gt 60 ] || ! as_server test -x "$TARGET"; then
         HOME_OF_SERVERS=/var/tmp/insta_ids-$(id -un)-$(cksum <<<"$TARGET" | cut -d' ' -f1)
         mkdir -p -m 755 "$HOME_OF_SERVERS"
         [ -O "$HOME_OF_SERVERS" ] || die "$HOME_OF_SERVERS belongs to someone else"

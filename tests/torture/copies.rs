@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::cluster::checkout;
 use crate::cluster::{Cluster, pg_config};
 #[cfg(feature = "pg18")]
-use crate::fault::TIMED;
+use crate::fault::{TIMED, quiet};
 use crate::minters::{Given, Minters, mint};
 
 /// A server with ids in it that are five minutes ahead of the clock of the servers to come.
@@ -90,7 +90,10 @@ fn pg_upgrade() {
     }
     let old = String::from_utf8(setup.stdout).unwrap().trim().to_owned();
     let install = checkout().join("scripts/install");
-    shell(&format!("PG_CONFIG={old} {}", install.display()));
+    {
+        let _quiet = quiet();
+        shell(&format!("PG_CONFIG={old} {}", install.display()));
+    }
     let settings = [&["make", "shared_preload_libraries = 'insta_ids'"], &TIMED[..]].concat();
     let source = Cluster::made_by(&old, "upgraded_from", &settings).and_timed();
     source.up();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::chance::Chance;
@@ -23,6 +24,12 @@ pub fn chance() -> Chance {
 /// The clock of this machine, in Unix milliseconds: the one that servers have until theirs is set.
 pub fn now_ms() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+}
+
+/// Held by tests that look at how long sessions wait, and by what loads all cores for long.
+pub fn quiet() -> MutexGuard<'static, ()> {
+    static QUIET: Mutex<()> = Mutex::new(());
+    QUIET.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn libfaketime() -> PathBuf {
