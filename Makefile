@@ -1,12 +1,12 @@
 # make help lists what there is.
 # PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
-export PG PG_CONFIG MINUTES SEED
+export PG PG_CONFIG MINUTES SEED BENCH PEER_SNOWFLAKE
 MATRIX ?= 15 16 17 18
 
-.PHONY: help demo psql stop clean-demo test matrix torture broken install lint bench
+.PHONY: help demo psql stop clean-demo test matrix torture broken install lint bench bench-compare
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 demo: ## the tour, on a throw-away server under target/; installs what is missing
 	@scripts/demo
 psql: ## a shell on the demo's server
@@ -28,5 +28,8 @@ install: ## build, and install into the server of PG_CONFIG
 	@scripts/setup >/dev/null && scripts/install
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
-bench: ## speed beside nextval, the published function and DDL by hand; PARTS='calls rows' chooses
+bench: ## speed, beside what else makes ids and DDL by hand; PARTS='calls inserts' chooses, BENCH=quick is short
 	@scripts/bench $(PARTS)
+bench-compare: ## the same of another revision's library beside this one's: BASE=revision
+	@test -n "$(BASE)" || { echo 'usage: make bench-compare BASE=revision' >&2; exit 2; }
+	@BENCH_BASE=$(BASE) scripts/bench $(PARTS)

@@ -1,0 +1,65 @@
+"""Figures: samples of several rounds, what they are compared with, and how they are shown."""
+
+import json
+import statistics
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Figure:
+    """What was measured of one case: a sample of each round, in the unit of its table."""
+
+    name: str
+    of: str | None = None
+    samples: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Table:
+    """The figures of a part of the bench, in one unit. A round measures each of them once, so samples of one round were
+    taken next to each other: ratios are of those, and the median of the ratios is shown."""
+
+    part: str
+    title: str
+    unit: str
+    figures: dict[str, Figure] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name, sample, of=None):
+        self.figures.setdefault(name, Figure(name, of)).samples.append(sample)
+
+    def ratios(self, figure):
+        base = self.figures.get(figure.of)
+        return [a / b for a, b in zip(figure.samples, base.samples) if b > 0] if base else []
+
+    def as_json(self):
+        shown = []
+        for figure in self.figures.values():
+            one = {"name": figure.name, "median": statistics.median(figure.samples), "samples": figure.samples}
+            if ratios := self.ratios(figure):
+                one |= {"of": figure.of, "ratio": statistics.median(ratios), "ratios": ratios}
+            shown.append(one)
+        return {"part": self.part, "title": self.title, "unit": self.unit, "figures": shown, "notes": self.notes}
+
+
+def markdown(table):
+    """A table, as as_json has it, the way the documentation quotes it."""
+    lines = [f"{table['title']}:", "", f"| | {table['unit']} | min to max | ratio | of |", "|---|---|---|---|---|"]
+    for figure in table["figures"]:
+        samples = figure["samples"]
+        spread = f"{number(min(samples))} to {number(max(samples))}" if len(samples) > 1 else ""
+        ratio = f"{figure['ratio']:.2f}" if "ratio" in figure else ""
+        lines.append(
+            f"| {figure['name']} | {number(figure['median'])} | {spread} | {ratio} | {figure.get('of', '')} |"
+        )
+    return "\n".join(lines + [""] + [line for note in table["notes"] for line in (note, "")])
+
+
+def number(value):
+    """Three digits that count."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def save(path, run, tables):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"run": run, "tables": [table.as_json() for table in tables]}, indent=1) + "\n")

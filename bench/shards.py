@@ -1,0 +1,112 @@
+"""Making shards, looking at them, migrating them: beside the same DDL sent by psql."""
+
+import pathlib
+import time
+
+from figures import Table
+from server import DIRECTORY, own_kb, psql
+
+
+def statements(first, last):
+    """Paragraphs of bench/shard.sql, the DDL of one shard."""
+    text = "\n".join(
+        line for line in pathlib.Path("bench/shard.sql").read_text().splitlines() if not line.startswith("--")
+    )
+    return "\n".join(text.strip().split("\n\n")[first:last])
+
+
+def by_hand(ddl, count, at_a_time):
+    """A script that runs the DDL for so many shards, so many in a transaction."""
+    script = []
+    for shard in range(count):
+        one = ddl.replace("{check}", " CHECK (public.id_shard(id) = {shard})").replace("{schema}", "insta{shard}.")
+        one = one.replace("{shard}", str(shard))
+        if at_a_time == 1:
+            script.append(one)
+        else:
+            script.append("BEGIN;\n" * (shard % at_a_time == 0) + one + "\nCOMMIT;" * ((shard + 1) % at_a_time == 0))
+    if count % at_a_time:
+        script.append("COMMIT;")
+    path = DIRECTORY / "by_hand.sql"
+    path.write_text("\n".join(script))
+    return path
+
+
+def seconds(work):
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def provision(bench, part, count, tables, rounds):
+    """Makes shards both ways, each time in new databases; returns the names of the last two."""
+    ddl = statements(1, tables + 1)
+    ours = "`create_shards`"
+    took = Table(part, f"{count:,} shards of {tables} table{'s' if tables > 1 else ''} made", "s")
+    memory = Table(part, "Memory of its own that the session has which makes them", "MB")
+    for n in range(rounds):
+        raw, own = f"raw_{count}_{n}", f"ours_{count}_{n}"
+        bench.database(raw).execute("CHECKPOINT")
+        script = by_hand(statements(0, tables + 1), count, 50)
+        took.add("DDL by hand", seconds(lambda: psql(raw, "-f", script)))
+        session = bench.database(own)
+        session.execute("SELECT insta_ids.init(%s)", [count])
+        session.execute(
+            "SELECT insta_ids.add_migration('0001', %s)", [ddl.replace("{schema}", "").replace("{check}", "")]
+        )
+        session.execute("CHECKPOINT")
+        half = count // 2
+        passed = seconds(lambda: session.execute(f"CALL insta_ids.create_shards(0, {half - 1})"))
+        memory.add(f"with {half:,} shards", own_kb(session) / 1024)
+        passed += seconds(lambda: session.execute(f"CALL insta_ids.create_shards({half}, {count - 1})"))
+        memory.add(f"with {count:,} shards", own_kb(session) / 1024)
+        took.add(ours, passed, "DDL by hand")
+        session.close()
+    bench.show(took)
+    bench.show(memory)
+    return raw, own
+
+
+def looks(bench, part, database, *views):
+    """What it takes to look at all shards, the first time in a session and later."""
+    table = Table(part, "All of them looked at", "ms")
+    for _ in bench.rounds(5, 2):
+        for view in views:
+            session = bench.database(database)
+            for when in ("first in a session", "later"):
+                rows = []
+                took = seconds(lambda: rows.extend(session.execute(f"SELECT * FROM insta_ids.{view}")))
+                if view == "check()" and rows:
+                    raise RuntimeError(f"check() finds something in fresh shards: {rows[:3]}")
+                table.add(f"`{view}`, {when}", took * 1000)
+            session.close()
+    bench.show(table)
+
+
+def shards(bench):
+    """2000 shards of 4 tables."""
+    count = bench.size(2000, 100)
+    raw, own = provision(bench, "shards", count, 4, bench.size(1, 1))
+    looks(bench, "shards", own, "shards", "migration_status", "check()")
+
+    table = Table("shards", f"A column added to one table of each of {count:,} shards", "s")
+    session = bench.database(own)
+    for n in bench.rounds(5, 2):
+        for at_a_time in (50, 1):
+            column = f"by_{at_a_time}_{n}"
+            script = by_hand(f"ALTER TABLE {{schema}}photos ADD {column} integer;", count, at_a_time)
+            session.execute("CHECKPOINT")
+            table.add(f"DDL by hand, {at_a_time} a transaction", seconds(lambda: psql(raw, "-f", script)))
+        session.execute("SELECT insta_ids.add_migration(%s, %s)", [f"a{n}", f"ALTER TABLE photos ADD a{n} integer"])
+        session.execute("CHECKPOINT")
+        table.add(
+            "`migrate`", seconds(lambda: session.execute("CALL insta_ids.migrate()")), "DDL by hand, 50 a transaction"
+        )
+    bench.show(table)
+
+
+def all_shards(bench):
+    """As many shards as ids of Instagram's layout have, of one table each."""
+    count = bench.size(8192, 200)
+    _, own = provision(bench, "all-shards", count, 1, 1)
+    looks(bench, "all-shards", own, "check()")

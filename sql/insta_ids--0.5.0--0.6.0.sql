@@ -1,0 +1,1 @@
+-- From 0.5.0 to 0.6.0: nothing in SQL.
