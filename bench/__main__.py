@@ -67,9 +67,9 @@ class Bench:
                 prepare(session)
         return session
 
-    def took(self, session, query):
-        """How long a query took, in seconds."""
-        return value(session, "SELECT took(%s)", query)
+    def took(self, session, query, times=1):
+        """How long a query took, so many times, in seconds."""
+        return value(session, "SELECT took(%s, %s)", query, times)
 
     def minted(self, session, unique):
         """How long all that was minted since the last time took, in seconds, and the duplicates in it."""

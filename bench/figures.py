@@ -60,6 +60,11 @@ def number(value):
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def counted(count, noun):
+    """As 1 session, 20,000 sequences."""
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
 def save(path, run, tables):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"run": run, "tables": [table.as_json() for table in tables]}, indent=1) + "\n")

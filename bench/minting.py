@@ -4,8 +4,8 @@ import pathlib
 import tempfile
 import time
 
-from figures import Table
-from server import at_once, connect, connections, own_kb, program, value
+from figures import Table, counted
+from server import at_once, connect, connections, own_kb, program, published, value
 
 # Sixteen sequences in turn are below the cap of each.
 SEQUENCES = 16
@@ -16,10 +16,7 @@ PEERS = {"uuid-ossp": "uuid_generate_v1mc()", "pg_uuidv7": "uuid_generate_v7()",
 
 def prepare(session):
     """Sequences, the published function, and a shard."""
-    session.execute("CREATE SCHEMA published; CREATE SEQUENCE published.table_id_seq")
-    session.execute(pathlib.Path("demo/published.sql").read_text().replace("insta5.", "published."))
-    session.execute("SELECT insta_ids.init(8192)")
-    session.execute("CALL insta_ids.create_shards(5, 5)")
+    published(session)
     for n in range(1, SEQUENCES + 1):
         session.execute(f"CREATE SEQUENCE s{n}; CREATE SEQUENCE c{n} CACHE 32")
     session.execute(f"""CREATE TABLE sequences AS
@@ -110,11 +107,11 @@ def sessions(bench):
                     mint_at_once(session, backends, queries)
                     if way == "`next_id`, one sequence":
                         ms = value(session, "SELECT max(id >> 23) - min(id >> 23) + 1 FROM minted, unnest(made) id")
-                        cap.add(f"{count} session{'s' if count > 1 else ''}", 100 * total / ms / 1024)
+                        cap.add(counted(count, "session"), 100 * total / ms / 1024)
                     seconds, duplicates = bench.minted(session, unique)
                     repeated += duplicates if "published" in way else 0
                     of = f"{way}, 1 session" if count > 1 else None
-                    table.add(f"{way}, {count} session{'s' if count > 1 else ''}", total / seconds / 1000, of)
+                    table.add(f"{way}, {counted(count, 'session')}", total / seconds / 1000, of)
     table.notes.append(f"A sequence has 1024 ids per ms. The published function repeated {repeated} of its own ids.")
     bench.show(table)
     bench.show(cap)
@@ -145,7 +142,7 @@ def latency(bench):
             for way, expression in ways:
                 times = sorted(waited(expression, count, bench.size(3, 1)))
                 for name, part in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
-                    sessions = f"{count} session{'s' if count > 1 else ''}, {name}"
+                    sessions = f"{counted(count, 'session')}, {name}"
                     of = f"SELECT 1, {sessions}" if way != "SELECT 1" else None
                     table.add(f"{way}, {sessions}", times[int(part * len(times))], of)
     bench.show(table)
@@ -191,7 +188,7 @@ def growth(bench):
             loop = bench.took(session, query.format("g % 8192"))
             ns = (bench.took(session, query.format(f"next_id(g % {count}, s)")) - loop) / ids * 1e9
             of = "`next_id`, 1 shard, 16 sequences" if count > 1 else None
-            table.add(f"`next_id`, {count:,} shard{'s' if count > 1 else ''}, 16 sequences", ns, of)
+            table.add(f"`next_id`, {counted(count, 'shard')}, 16 sequences", ns, of)
     pushed, minted = session.execute("SELECT pushed, ids FROM insta_ids.stat_ids").fetchone()
     table.notes.append(f"{pushed:,} of {minted:,} ids were pushed on by another sequence's, or at their own's cap.")
     bench.show(table)
@@ -201,11 +198,9 @@ def growth(bench):
         for count in (1, most):
             with connect("growth") as fresh:
                 fresh.execute(f"SELECT count({way}) FROM (SELECT s FROM many LIMIT {count}) m")
-                memory.add(f"`{way}`, {count:,} sequence{'s' if count > 1 else ''}", own_kb(fresh) / 1024)
+                memory.add(f"`{way}`, {counted(count, 'sequence')}", own_kb(fresh) / 1024)
     for count in (1, 8192):
         with connect("growth") as fresh:
             fresh.execute(f"SELECT count(next_id(g % {count}, 's1')) FROM generate_series(1, 100000) g")
-            memory.add(
-                f"`next_id(n, s)`, 1 sequence, {count:,} shard{'s' if count > 1 else ''}", own_kb(fresh) / 1024
-            )
+            memory.add(f"`next_id(n, s)`, 1 sequence, {counted(count, 'shard')}", own_kb(fresh) / 1024)
     bench.show(memory)

@@ -5,7 +5,7 @@ import json
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 THEMES = {
     "light": {"text": "#24292f", "grid": "#d0d7de", "ours": "#0969da", "others": "#8c959f"},

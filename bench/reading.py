@@ -59,7 +59,7 @@ def ranges(bench):
     times = 200
     for _ in bench.rounds(9, 3):
         for name, condition in cases.items():
-            took = value(session, "SELECT took(%s, %s)", f"SELECT count(*) FROM photos WHERE {condition}", times)
+            took = bench.took(session, f"SELECT count(*) FROM photos WHERE {condition}", times)
             table.add(name, took / times * 1000, None if condition == literal else "bounds written out")
     same = len({tuple(plan) for plan in plans.values()}) == 1
     table.notes.append("All have the same plan:" if same else "The plans differ:")

@@ -4,7 +4,7 @@ import statistics
 import time
 
 from figures import Table
-from server import DIRECTORY, at_once, connections, value
+from server import DIRECTORY, at_once, connections, published, value
 
 IDENTITY = "`bigint` identity"
 OURS = "`next_id`"
@@ -20,11 +20,7 @@ MADE_BEFORE = """
 
 
 def prepare(session):
-    session.execute("CREATE SCHEMA published; CREATE SEQUENCE published.table_id_seq")
-    with open("demo/published.sql") as published:
-        session.execute(published.read().replace("insta5.", "published."))
-    session.execute("SELECT insta_ids.init(8192)")
-    session.execute("CALL insta_ids.create_shards(5, 5)")
+    published(session)
     session.execute("CREATE SEQUENCE photos")
 
 

@@ -33,6 +33,14 @@ def value(session, query, *arguments):
     return session.execute(query, arguments or None).fetchone()[0]
 
 
+def published(session):
+    """The published function and its sequence, in a schema of their own, and the shard 5 beside it."""
+    session.execute("CREATE SCHEMA published; CREATE SEQUENCE published.table_id_seq")
+    session.execute(pathlib.Path("demo/published.sql").read_text().replace("insta5.", "published."))
+    session.execute("SELECT insta_ids.init(8192)")
+    session.execute("CALL insta_ids.create_shards(5, 5)")
+
+
 def program(name, *arguments, **options):
     """Runs one of the server's programs to its end, and returns what it printed."""
     done = subprocess.run([f"{BIN}/{name}", *map(str, arguments)], capture_output=True, text=True, **options)
@@ -52,7 +60,7 @@ def at_once(calls):
     def one(call):
         try:
             call()
-        except Exception as failure:  # noqa: BLE001
+        except Exception as failure:
             failures.append(failure)
 
     threads = [threading.Thread(target=one, args=(call,)) for call in calls]

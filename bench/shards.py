@@ -3,7 +3,7 @@
 import pathlib
 import time
 
-from figures import Table
+from figures import Table, counted
 from server import DIRECTORY, own_kb, psql
 
 
@@ -38,30 +38,28 @@ def seconds(work):
     return time.monotonic() - began
 
 
-def provision(bench, part, count, tables, rounds):
-    """Makes shards both ways, each time in new databases; returns the names of the last two."""
+def provision(bench, part, count, tables):
+    """Makes shards both ways, each in a database of its own; returns the names of the two."""
     ddl = statements(1, tables + 1)
-    ours = "`create_shards`"
-    took = Table(part, f"{count:,} shards of {tables} table{'s' if tables > 1 else ''} made", "s")
+    took = Table(part, f"{count:,} shards of {counted(tables, 'table')} made", "s")
     memory = Table(part, "Memory of its own that the session has which makes them", "MB")
-    for n in range(rounds):
-        raw, own = f"raw_{count}_{n}", f"ours_{count}_{n}"
-        bench.database(raw).execute("CHECKPOINT")
-        script = by_hand(statements(0, tables + 1), count, 50)
-        took.add("DDL by hand", seconds(lambda: psql(raw, "-f", script)))
-        session = bench.database(own)
-        session.execute("SELECT insta_ids.init(%s)", [count])
-        session.execute(
-            "SELECT insta_ids.add_migration('0001', %s)", [ddl.replace("{schema}", "").replace("{check}", "")]
-        )
-        session.execute("CHECKPOINT")
-        half = count // 2
-        passed = seconds(lambda: session.execute(f"CALL insta_ids.create_shards(0, {half - 1})"))
-        memory.add(f"with {half:,} shards", own_kb(session) / 1024)
-        passed += seconds(lambda: session.execute(f"CALL insta_ids.create_shards({half}, {count - 1})"))
-        memory.add(f"with {count:,} shards", own_kb(session) / 1024)
-        took.add(ours, passed, "DDL by hand")
-        session.close()
+    raw, own = f"raw_{count}", f"ours_{count}"
+    bench.database(raw).execute("CHECKPOINT")
+    script = by_hand(statements(0, tables + 1), count, 50)
+    took.add("DDL by hand", seconds(lambda: psql(raw, "-f", script)))
+    session = bench.database(own)
+    session.execute("SELECT insta_ids.init(%s)", [count])
+    session.execute(
+        "SELECT insta_ids.add_migration('0001', %s)", [ddl.replace("{schema}", "").replace("{check}", "")]
+    )
+    session.execute("CHECKPOINT")
+    half = count // 2
+    passed = seconds(lambda: session.execute(f"CALL insta_ids.create_shards(0, {half - 1})"))
+    memory.add(f"with {half:,} shards", own_kb(session) / 1024)
+    passed += seconds(lambda: session.execute(f"CALL insta_ids.create_shards({half}, {count - 1})"))
+    memory.add(f"with {count:,} shards", own_kb(session) / 1024)
+    took.add("`create_shards`", passed, "DDL by hand")
+    session.close()
     bench.show(took)
     bench.show(memory)
     return raw, own
@@ -86,7 +84,7 @@ def looks(bench, part, database, *views):
 def shards(bench):
     """2000 shards of 4 tables."""
     count = bench.size(2000, 100)
-    raw, own = provision(bench, "shards", count, 4, bench.size(1, 1))
+    raw, own = provision(bench, "shards", count, 4)
     looks(bench, "shards", own, "shards", "migration_status", "check()")
 
     table = Table("shards", f"A column added to one table of each of {count:,} shards", "s")
@@ -108,5 +106,5 @@ def shards(bench):
 def all_shards(bench):
     """As many shards as ids of Instagram's layout have, of one table each."""
     count = bench.size(8192, 200)
-    _, own = provision(bench, "all-shards", count, 1, 1)
+    _, own = provision(bench, "all-shards", count, 1)
     looks(bench, "all-shards", own, "check()")

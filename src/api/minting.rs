@@ -1,5 +1,7 @@
 //! Minting.
 
+use std::cell::RefCell;
+
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
@@ -11,12 +13,13 @@ use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
 use crate::pg::pauses;
 use crate::pg::sequence::{Sequence, database};
-use crate::pg::session::Own;
 use crate::pg::shared;
 use crate::pg::timestamp::millis_of;
 use crate::report::{Failure, NegativeCount, SqlResult};
 
-static ORDER: Own<SessionOrder> = Own::new(SessionOrder::new());
+thread_local! {
+    static ORDER: RefCell<SessionOrder> = RefCell::default();
+}
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
 fn next_id(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>) -> SqlResult<i64> {
@@ -83,10 +86,11 @@ fn generate<L: Into<Layout> + Copy>(layout: L, shard: Shard, sequence: Sequence)
     pauses::at("after nextval");
     let key = Key::new(server.seed, database(), sequence.oid(), shard, known);
     let slot = server.guard.0.slot(key, known, seq);
-    let mut order = ORDER.borrow_mut();
-    let last = order.last(key, server.time.0.stamp());
-    let minted = with_mint(server, |mint| mint.claim(layout, slot, last.earliest(seq), shard, seq))?;
-    last.record(minted.until, seq);
-    pauses::at("claimed");
-    Ok(minted.id)
+    ORDER.with_borrow_mut(|order| {
+        let last = order.last(key, server.time.0.stamp());
+        let minted = with_mint(server, |mint| mint.claim(layout, slot, last.earliest(seq), shard, seq))?;
+        last.record(minted.until, seq);
+        pauses::at("claimed");
+        Ok(minted.id)
+    })
 }

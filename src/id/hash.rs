@@ -3,6 +3,9 @@
 use super::Layout;
 use super::layout::Fields;
 
+/// 2^64 by the golden ratio: multiplied with it, numbers in a row lie far apart.
+pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The finalizer of `SplitMix64`: a bijection in which each bit of the input reaches every bit.
 ///
 /// # References

@@ -12,7 +12,7 @@
 
 use super::MOST_AHEAD_MS;
 use super::atomic::{AtomicU64, Ordering};
-use crate::id::hash::mix;
+use crate::id::hash::{GOLDEN, mix};
 use crate::id::{Layout, Millis, Seq, Shard};
 
 /// Of so many bits' residues each has a slot of its own; beyond, they share them. More than are used up in a
@@ -167,15 +167,12 @@ impl Used {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
-/// Spreads a number over all the bits above it: 2^64 by the golden ratio.
-const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-
 impl Key {
     /// The key of a sequence (by the OIDs of its database and itself), a shard and a layout.
     #[must_use]
     pub fn new(seed: u64, database: u32, sequence: u32, shard: Shard, layout: Layout) -> Self {
         let relation = u64::from(database) << 32 | u64::from(sequence);
-        let kind = (layout.hash64() ^ u64::from(shard.get())).wrapping_mul(ODD);
+        let kind = (layout.hash64() ^ u64::from(shard.get())).wrapping_mul(GOLDEN);
         Self(mix(seed ^ relation ^ kind))
     }
 

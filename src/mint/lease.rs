@@ -7,6 +7,7 @@
 
 use super::atomic::{AtomicU64, Ordering};
 use super::{Clock, Event, MOST_AHEAD_MS, Mint, Refusal, Stamp};
+use crate::id::hash::GOLDEN;
 use crate::id::{Layout, Millis, Times};
 
 /// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
@@ -62,7 +63,6 @@ impl LeaseKey {
 
     /// Where to begin to look; OIDs of databases made in a row begin in different places.
     fn start(self) -> usize {
-        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         (self.0.wrapping_mul(GOLDEN) >> 48) as usize
     }
 }

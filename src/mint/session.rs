@@ -37,12 +37,6 @@ impl Last {
 }
 
 impl SessionOrder {
-    /// Nothing is remembered yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { last: HashMap::with_hasher(BuildHasherDefault::new()) }
-    }
-
     /// The last id of a sequence, shard and layout. `now` is a time that no later id goes below.
     pub fn last(&mut self, key: Key, now: Stamp) -> &mut Last {
         if self.last.len() == self.last.capacity() && !self.last.contains_key(&key) {

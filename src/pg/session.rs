@@ -1,27 +1,10 @@
 //! The session: what it has cached, how its transactions end, and the locks it takes.
 
-use std::cell::{RefCell, RefMut};
 use std::ffi::{CStr, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::{GucSetting, pg_sys};
-
-/// A state that each session has of its own.
-pub(crate) struct Own<T>(RefCell<T>);
-
-// SAFETY: a server process calls functions in one thread only.
-unsafe impl<T> Sync for Own<T> {}
-
-impl<T> Own<T> {
-    pub(crate) const fn new(state: T) -> Self {
-        Self(RefCell::new(state))
-    }
-
-    pub(crate) fn borrow_mut(&self) -> RefMut<'_, T> {
-        self.0.borrow_mut()
-    }
-}
 
 /// The session's number among the server's processes: no other has it at the same time. There are as many as the
 /// settings let there be processes, and they are dealt out in any order.

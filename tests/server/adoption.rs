@@ -798,8 +798,8 @@ fn who_is_there_first_goes_first() {
             let [code, said, detail, hinted] = said(&error);
             assert_eq!([code, said, hinted], ["55P03", message, hint]);
             assert!(detail.starts_with(&format!("{what} is in use by ")) && detail.contains(by), "{detail}");
-            assert!(took > Duration::from_secs(1) && took < Duration::from_secs(10));
-            assert!(inserts > 20 && longest < Duration::from_millis(900));
+            assert!(took > Duration::from_secs(1) && took < Duration::from_secs(3));
+            assert!(inserts > 20 && longest < Duration::from_millis(500));
             run(&mut holder, if by == by_pid { "COMMIT" } else { "COMMIT PREPARED 'held'" });
         }
         run(&mut client, call);
@@ -1338,7 +1338,7 @@ fn a_clock_that_is_behind_is_waited_for() {
             writer.join().unwrap()
         });
         println!("{inserts} inserts meanwhile, the longest {longest:?}");
-        assert!(longest < Duration::from_millis(900));
+        assert!(longest < Duration::from_millis(500));
         run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
         // Nor does another crash change anything of the function that is there again.
         cluster.stop_immediately();

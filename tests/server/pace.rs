@@ -193,7 +193,7 @@ fn a_waiting_call_stops_at_once() {
         let took = stopped_by(&cluster, stop);
         // The log, as a client whose connection ends may not get to read why.
         cluster.await_log(said);
-        assert!(took < Duration::from_millis(900), "{stop} took {took:?}");
+        assert!(took < Duration::from_millis(500), "{stop} took {took:?}");
     }
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
 }
