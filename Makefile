@@ -17,7 +17,7 @@ clean-demo: ## remove the demo's server and its data
 	@scripts/demo clean
 test: ## all the tests; installs what they need
 	@scripts/test
-matrix: ## all the tests on PostgreSQL 15, 16, 17 and 18
+matrix: ## all the tests that need a server, on PostgreSQL 15, 16, 17 and 18
 	@scripts/matrix $(MATRIX)
 torture: ## crashes, clocks that are set, promotions: MINUTES=10 or as many as you like, SEED=n
 	@scripts/torture

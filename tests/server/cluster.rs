@@ -1,8 +1,10 @@
 //! Throw-away servers for the tests, and what the tests do with them.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,18 @@ pub struct Cluster {
     pub environment: Vec<String>,
     /// The server's programs, by their `pg_config`.
     pub pg_config: String,
+}
+
+/// The names of the servers that there are.
+static NAMES: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+
+/// This name, with a number where tests that run at once have servers of one name.
+fn own_name(name: &str) -> String {
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let numbered = (2..).map(|n| format!("{name}_{n}"));
+    let own = std::iter::once(name.to_owned()).chain(numbered).find(|own| !names.contains(own)).unwrap();
+    names.insert(own.clone());
+    own
 }
 
 /// The setting without which nothing can be minted before PostgreSQL 17.
@@ -54,7 +68,7 @@ impl Cluster {
     /// The same, of another version of PostgreSQL.
     pub fn made_by(pg_config: &str, name: &str, action: &[&str]) -> Self {
         let mut cluster = Self {
-            name: name.into(),
+            name: own_name(name),
             socket: PathBuf::new(),
             environment: Vec::new(),
             pg_config: pg_config.into(),
@@ -177,6 +191,7 @@ impl Drop for Cluster {
             }
         }
         self.script("remove", &[]);
+        NAMES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
     }
 }
 

@@ -101,7 +101,7 @@ fn pg_upgrade() {
     let before = mint(&source, "postgres", 8, 100_000);
     source.stop();
     let copy = Cluster::timed("upgraded", &[&["make"], &TIMED[..]].concat());
-    copy.script("upgrade", &["upgraded_from", old.strip_suffix("/pg_config").unwrap()]);
+    copy.script("upgrade", &[&source.name, old.strip_suffix("/pg_config").unwrap()]);
     copy.set_clock(-300_000);
     copy.up();
     go_on(&copy, "postgres", before);

@@ -111,7 +111,7 @@ fn power_fails() {
             )
             .unwrap();
         cluster.signal("STOP");
-        let copy = Cluster::timed("power_copy", &["copy", "power"]);
+        let copy = Cluster::timed("power_copy", &["copy", &cluster.name]);
         copy.cut_wal(flushed.get(0), flushed.get::<_, i32>(1).try_into().unwrap());
         cluster.signal("KILL");
         let before = minters.stop_and_take(&given);

@@ -11,7 +11,7 @@ use crate::minters::{AHEAD_MS, Given, Minters, mint};
 /// A primary and a standby, each with a clock of its own.
 fn pair(synchronous: bool) -> (Cluster, Cluster) {
     let primary = Cluster::with_clock("primary");
-    let standby = Cluster::timed("standby", &["standby", "primary"]);
+    let standby = Cluster::timed("standby", &["standby", &primary.name]);
     standby.up();
     let mut client = primary.connect();
     if synchronous {
