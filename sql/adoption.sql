@@ -176,15 +176,11 @@ END;
 
 -- Locks the tables of the schema, others that are filled in it, with all their partitions and heirs, and the sequences
 -- until the transaction ends, when nobody is using them. Also tables that nothing fills: a statement that calls a function
--- for rows of theirs is planned before the function is changed, or after that. Who comes meanwhile waits for a tenth of a
--- second at most, and then goes on while this waits: so nobody waits long; and of two that wait for each other it is this
--- that gives way, before the other is told of a deadlock.
+-- for rows of theirs is planned before the function is changed, or after that.
 CREATE FUNCTION insta_ids.stop_minting(schema regnamespace, lock_timeout text) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    began CONSTANT timestamptz := clock_timestamp();
-    longest CONSTANT interval := least(interval '100 ms', current_setting('deadlock_timeout')::interval / 2);
     tables CONSTANT regclass[] := ARRAY(
         WITH RECURSIVE tree AS (
             SELECT c.relation::oid FROM insta_ids.filled_columns(schema) c
@@ -192,48 +188,9 @@ DECLARE
             UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relation
         )
         SELECT c.oid FROM tree t JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p') ORDER BY c.oid);
-    sequences CONSTANT regclass[] := ARRAY(SELECT s FROM insta_ids.minting_sequences(schema) s ORDER BY s);
-    limit_ms integer;
-    next_attempt timestamptz;
-    wanted regclass;
 BEGIN
-    PERFORM set_config('lock_timeout', lock_timeout, true);
-    limit_ms := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
-    LOOP
-        next_attempt := clock_timestamp() + longest;
-        BEGIN
-            FOREACH wanted IN ARRAY tables || sequences LOOP
-                PERFORM set_config('lock_timeout',
-                    greatest(1, extract(epoch FROM next_attempt - clock_timestamp()) * 1000)::integer::text, true);
-                IF wanted = ANY (tables) THEN
-                    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', wanted);
-                ELSE
-                    PERFORM insta_ids.lock_sequence(wanted);
-                END IF;
-            END LOOP;
-            RETURN;
-        EXCEPTION
-            WHEN lock_not_available OR deadlock_detected THEN NULL;
-        END;
-        IF limit_ms > 0 AND clock_timestamp() > began + limit_ms * interval '1 ms' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'lock_not_available',
-                MESSAGE = format('could not lock the tables and sequences of schema %s', schema),
-                DETAIL = format('%s is in use%s.', wanted, (
-                    SELECT ' by ' || string_agg(DISTINCT coalesce('process ' || l.pid,
-                        format('prepared transaction "%s"', x.gid)), ', ')
-                    FROM pg_locks l
-                    -- A transaction that is prepared has no process, and holds its own number.
-                    LEFT JOIN pg_locks t
-                        ON l.pid IS NULL AND t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
-                    LEFT JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
-                    WHERE l.locktype = 'relation' AND l.relation = wanted AND l.granted
-                        AND l.pid IS DISTINCT FROM pg_backend_pid()
-                        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
-                HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
-        END IF;
-        PERFORM pg_sleep(0.02 + 0.08 * random());
-    END LOOP;
+    PERFORM insta_ids.lock_all(tables, 'ACCESS EXCLUSIVE',
+        ARRAY(SELECT s FROM insta_ids.minting_sequences(schema) s ORDER BY s), format('schema %s', schema), lock_timeout);
 END
 $$;
 

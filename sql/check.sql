@@ -2,13 +2,61 @@
 
 CREATE TYPE insta_ids.finding AS (severity text, code text, object text, detail text, hint text);
 
-CREATE VIEW insta_ids.shard_schema AS
-SELECT s.shard, p.schema, n.oid
-FROM insta_ids.shard s
-CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
-LEFT JOIN pg_namespace n ON n.nspname = p.schema;
+-- The map, shards, migrations
 
--- Shards, migrations
+-- What the map, the fences and the moves do not agree in with this server.
+CREATE FUNCTION insta_ids.check_map() RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids.this_node();
+BEGIN
+    RETURN QUERY
+    SELECT 'warning', 'unnamed_server', 'insta_ids.node',
+           'The map has nodes, and this server does not know which it is: all shards are here.',
+           'Set insta_ids.node in postgresql.conf, and restart the server.'
+    WHERE here IS NULL AND EXISTS (SELECT FROM insta_ids.assignment);
+
+    RETURN QUERY
+    SELECT 'warning', 'other_name', 'insta_ids.node',
+           format('It is set to "%s", and "%s" is in force.', current_setting('insta_ids.node', true), coalesce(here, '')),
+           'Restart the server, or set it back.'
+    WHERE current_setting('insta_ids.node', true) <> coalesce(here, '');
+
+    RETURN QUERY
+    SELECT 'error', 'unknown_node', quote_ident(a.node), format('The map has shards from %s to %s on it.', a.first, a.last),
+           format('Say how to connect to it: SELECT insta_ids.add_node(%L, ''host=...'')', a.node)
+    FROM insta_ids.assignment a WHERE a.node NOT IN (SELECT n.node FROM insta_ids.node n) ORDER BY a.first;
+
+    RETURN QUERY
+    SELECT 'error', 'misplaced_shard', quote_ident(s.schema),
+           format('It is open to writers here, and the map has shard %s on %s.', s.shard,
+               coalesce(format('node "%s"', a.node), 'no node')),
+           format('If it is written to there: SELECT insta_ids.fence(%s)', s.shard)
+    FROM insta_ids.shard_schema s
+    LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
+    WHERE here IS NOT NULL AND a.node IS DISTINCT FROM here AND s.oid IS NOT NULL
+        AND EXISTS (SELECT FROM insta_ids.assignment)
+        AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
+    ORDER BY s.shard;
+
+    RETURN QUERY
+    SELECT 'error', 'gap_in_fence', c.oid::regclass::text, format('Shard %s is fenced, and this table is not.', f.shard),
+           format('SELECT insta_ids.fence(%s)', f.shard)
+    FROM insta_ids.fence f
+    JOIN insta_ids.shard_schema s ON s.shard = f.shard
+    JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
+    WHERE f.is_closed
+        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence')
+    ORDER BY f.shard, c.relname;
+
+    RETURN QUERY
+    SELECT 'warning', 'old_move', m.name::text,
+           format('It is %s since %s, and its slot keeps all WAL on node "%s".', m.step, m.step_at, m.from_node), v.next
+    FROM insta_ids.move m JOIN insta_ids.moves v ON v.name = m.name
+    WHERE m.step_at < now() - interval '1 day' ORDER BY m.name;
+END
+$$;
 
 -- Schemas that are missing, or in the way.
 CREATE FUNCTION insta_ids.check_schemas() RETURNS SETOF insta_ids.finding
@@ -39,6 +87,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT CASE WHEN number ~ '^[0-9]{1,9}$' THEN number::integer END) s (shard)
     WHERE starts_with(n.nspname, config.prefix) AND number ~ '^[0-9]'
         AND NOT EXISTS (SELECT FROM insta_ids.shard_schema m WHERE m.oid = n.oid)
+        AND NOT EXISTS (SELECT FROM insta_ids.moved d WHERE d.schema = n.nspname)
     ORDER BY length(n.nspname), n.nspname;
 END
 $$;
@@ -211,7 +260,7 @@ BEGIN
         UNION ALL
         SELECT r.shard, 'trigger', r.relname, g.tgname,
                concat_ws(' ', pg_get_triggerdef(g.oid), CASE WHEN g.tgenabled <> 'O' THEN '(' || g.tgenabled::text || ')' END)
-        FROM relations r JOIN pg_trigger g ON g.tgrelid = r.oid AND NOT g.tgisinternal
+        FROM relations r JOIN pg_trigger g ON g.tgrelid = r.oid AND NOT g.tgisinternal AND g.tgname <> 'insta_ids_fence'
         UNION ALL
         SELECT r.shard, 'policy', r.relname, p.polname,
                concat_ws(' ', p.polcmd::text, p.polpermissive, p.polroles::regrole[],
@@ -645,23 +694,35 @@ BEGIN
 END
 $$;
 
+-- Tables whose rows logical replication cannot tell apart.
+CREATE FUNCTION insta_ids.unidentified_tables(shards integer[]) RETURNS TABLE (shard integer, relation regclass)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.shard, c.oid::regclass
+    FROM insta_ids.shard_schema s
+    JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
+    WHERE s.shard = ANY (shards)
+        AND (c.relreplident = 'n'
+            OR c.relreplident IN ('d', 'i') AND NOT EXISTS (
+                SELECT FROM pg_index i
+                WHERE i.indrelid = c.oid AND i.indisvalid
+                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))
+    ORDER BY s.shard, c.relname;
+END
+$$;
+
 -- Tables without a replica identity; indexes and constraints that are not valid.
 CREATE FUNCTION insta_ids.check_tables() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT 'warning', 'no_replica_identity', c.oid::regclass::text,
+    SELECT 'warning', 'no_replica_identity', t.relation::text,
            'It has no primary key, or the index chosen for it is gone: its rows cannot be told apart when the shard moves.',
-           'Add a primary key, or: ' || format('ALTER TABLE %s REPLICA IDENTITY FULL', c.oid::regclass)
-    FROM insta_ids.shard_schema s
-    JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
-    WHERE c.relreplident = 'n'
-        OR c.relreplident IN ('d', 'i') AND NOT EXISTS (
-            SELECT FROM pg_index i
-            WHERE i.indrelid = c.oid AND i.indisvalid
-                AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END)
-    ORDER BY s.shard, c.relname;
+           'Add a primary key, or: ' || format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation)
+    FROM insta_ids.unidentified_tables(ARRAY(SELECT s.shard FROM insta_ids.shard s)) t;
 
     RETURN QUERY
     SELECT 'warning', 'invalid_index', i.indexrelid::regclass::text,
@@ -1038,7 +1099,7 @@ DECLARE
     findings insta_ids.finding[];
 BEGIN
     PERFORM insta_ids.configured();
-    FOREACH part IN ARRAY ARRAY['server', 'schemas', 'migrations', 'objects', 'tables', 'sequences', 'ids'] LOOP
+    FOREACH part IN ARRAY ARRAY['server', 'map', 'schemas', 'migrations', 'objects', 'tables', 'sequences', 'ids'] LOOP
         FOR attempt IN 1 .. attempts LOOP
             BEGIN
                 EXECUTE format('SELECT array_agg(f) FROM insta_ids.%I() f', 'check_' || part) INTO findings;
@@ -1076,9 +1137,7 @@ DECLARE
     is_sound boolean;
 BEGIN
     -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
-    COMMIT;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    CALL insta_ids.new_transaction();
     PERFORM insta_ids.check_range(first, last, batch);
     until := insta_ids.time_not_reached();
     todo := ARRAY(

@@ -195,6 +195,8 @@ COMMENT ON TABLE insta_ids.work IS
     'what the view progress shows';
 COMMENT ON PROCEDURE insta_ids.commit_batch(text, integer, integer, integer) IS
     'ends a batch of create_shards or migrate';
+COMMENT ON PROCEDURE insta_ids.new_transaction() IS
+    'commits, and begins a transaction that sees what others have done since';
 COMMENT ON FUNCTION insta_ids.check_range(integer, integer, integer) IS
     'refuses what is no range of shards or no size of a batch';
 COMMENT ON FUNCTION insta_ids.check_locks(integer) IS
@@ -221,6 +223,8 @@ COMMENT ON FUNCTION insta_ids.sequence_budget() IS
     'the part of budget about sequences';
 COMMENT ON FUNCTION insta_ids.check_server() IS
     'the part of check about the server and the layout';
+COMMENT ON FUNCTION insta_ids.check_map() IS
+    'the part of check about the map, fences and moves';
 COMMENT ON FUNCTION insta_ids.check_schemas() IS
     'the part of check about schemas that are missing, or look like shards';
 COMMENT ON FUNCTION insta_ids.check_migrations() IS
@@ -233,6 +237,8 @@ COMMENT ON FUNCTION insta_ids.check_references(integer[]) IS
     'the part of check_objects about what is of another schema, and CHECKs that are missing';
 COMMENT ON FUNCTION insta_ids.read_parts(integer[], text) IS
     'what a query finds in shards, part by part, so that a lock in one of them is in nobody''s way';
+COMMENT ON FUNCTION insta_ids.unidentified_tables(integer[]) IS
+    'tables of shards whose rows logical replication cannot tell apart';
 COMMENT ON FUNCTION insta_ids.check_tables() IS
     'the part of check about replica identities that are missing, and what is not valid';
 COMMENT ON FUNCTION insta_ids.check_sequences() IS
@@ -311,3 +317,151 @@ COMMENT ON FUNCTION insta_ids.claim_shard(regnamespace, integer) IS
     'makes a schema known as a shard that has all migrations';
 COMMENT ON FUNCTION insta_ids.tell_of_dependents(regnamespace) IS
     'tells of what in a shard''s schema still depends on the extension, and of what elsewhere mints for the shard';
+
+-- Map
+COMMENT ON FUNCTION insta_ids.add_node(name, text, integer) IS
+    'adds a server to the map, or changes how to connect to it';
+COMMENT ON FUNCTION insta_ids.drop_node(name) IS
+    'takes a server that has no shards from the map';
+COMMENT ON FUNCTION insta_ids.assign(integer, integer, name) IS
+    'says which node has a range of shards';
+COMMENT ON FUNCTION insta_ids.shard_map() IS
+    'the map as JSON, with known answers for clients in other languages';
+COMMENT ON FUNCTION insta_ids.apply_map(jsonb) IS
+    'takes a newer map of another server over';
+COMMENT ON FUNCTION insta_ids.this_node() IS
+    'name of this server''s node, NULL if it has none';
+COMMENT ON FUNCTION insta_ids.own_node() IS
+    'name of this server''s node, which it must have';
+COMMENT ON FUNCTION insta_ids.check_node(name) IS
+    'refuses a node that is not on the map';
+COMMENT ON FUNCTION insta_ids.check_dsn(text) IS
+    'refuses a connection string with a password';
+COMMENT ON FUNCTION insta_ids.check_placement(integer) IS
+    'refuses to have a shard here that the map has elsewhere';
+COMMENT ON FUNCTION insta_ids.set_assignments(integer[], integer[], name[]) IS
+    'the part that assign and apply_map share';
+COMMENT ON FUNCTION insta_ids.map_changed() IS
+    'gives the map a new version when its tables change';
+COMMENT ON FUNCTION insta_ids.tell_of_map() IS
+    'notifies of a new version of the map';
+COMMENT ON FUNCTION insta_ids.forget_map() IS
+    'has all sessions read the map and the fences again';
+COMMENT ON TABLE insta_ids.node IS
+    'the servers that shards are on';
+COMMENT ON TABLE insta_ids.assignment IS
+    'which node has which shards';
+COMMENT ON TABLE insta_ids.map IS
+    'version of the map';
+
+-- Fences
+COMMENT ON FUNCTION insta_ids.fence(integer, text) IS
+    'closes a shard to all who write, when those who do have ended';
+COMMENT ON FUNCTION insta_ids.unfence(integer) IS
+    'opens a shard again';
+COMMENT ON FUNCTION insta_ids.close_shards(integer[], name, text) IS
+    'the part that fence and moves share';
+COMMENT ON FUNCTION insta_ids.open_shards(integer[]) IS
+    'the part that unfence and moves share';
+COMMENT ON FUNCTION insta_ids.claim(integer[]) IS
+    'locks shards that are here, so that nobody else alters or moves them';
+COMMENT ON FUNCTION insta_ids.lock_all(regclass[], text, regclass[], text, text) IS
+    'locks tables and sequences when nobody is using them';
+COMMENT ON FUNCTION insta_ids.check_heirs(integer[]) IS
+    'refuses shards that share rows with another schema';
+COMMENT ON FUNCTION insta_ids.refuse(integer) IS
+    'raises the error of a shard that is not written to here';
+COMMENT ON FUNCTION insta_ids.refuse_write() IS
+    'the trigger that a fence is made of';
+COMMENT ON FUNCTION insta_ids.keep_fenced() IS
+    'refuses who alters what moves or is fenced';
+COMMENT ON FUNCTION insta_ids.fence_changed() IS
+    'has all sessions read the fences again';
+COMMENT ON EVENT TRIGGER insta_ids_keep_fenced IS
+    'refuses who alters what moves or is fenced';
+COMMENT ON EVENT TRIGGER insta_ids_keep_fenced_from_drop IS
+    'refuses who drops what moves or is fenced';
+COMMENT ON TABLE insta_ids.fence IS
+    'shards that nothing is written to here, or that nobody alters';
+
+-- Moves
+COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint) IS
+    'brings a range of shards here from another node, or goes on with that';
+COMMENT ON PROCEDURE insta_ids.move_abort(integer, integer, name) IS
+    'ends a move to this node whose shards have not been handed over';
+COMMENT ON FUNCTION insta_ids.move_offer(integer, integer, name) IS
+    'source: publishes a range of shards, which nobody alters from here on';
+COMMENT ON FUNCTION insta_ids.move_prepare(jsonb) IS
+    'target: makes the shards of an offer, empty and closed';
+COMMENT ON FUNCTION insta_ids.move_slot(name) IS
+    'source: makes the replication slot of a move';
+COMMENT ON FUNCTION insta_ids.move_subscribe(name) IS
+    'target: begins to copy, or goes on after an error';
+COMMENT ON FUNCTION insta_ids.move_copied(name) IS
+    'target: whether all tables are copied, and follow the source';
+COMMENT ON FUNCTION insta_ids.move_lag(name) IS
+    'source: bytes of WAL that the target has not confirmed yet';
+COMMENT ON FUNCTION insta_ids.move_fence(name, text) IS
+    'source: closes the shards of a move to all who write';
+COMMENT ON FUNCTION insta_ids.move_mark(name) IS
+    'source: what the target goes on from, once the fence is committed';
+COMMENT ON FUNCTION insta_ids.move_table_slots(name) IS
+    'target: the slots that tables are copied by which have not caught up';
+COMMENT ON FUNCTION insta_ids.move_slots_lost(name[]) IS
+    'source: whether one of these slots is not there';
+COMMENT ON FUNCTION insta_ids.move_recopy(name) IS
+    'target: begins to copy again, when the slot of a table is lost';
+COMMENT ON FUNCTION insta_ids.move_drained(name, jsonb) IS
+    'target: whether all that was written before the mark is here';
+COMMENT ON FUNCTION insta_ids.move_hashes(name, text) IS
+    'both: number and hash of the rows of each table';
+COMMENT ON FUNCTION insta_ids.move_hand_over(name, jsonb, jsonb, jsonb) IS
+    'target: takes the shards over if all rows are here; the version of the map';
+COMMENT ON FUNCTION insta_ids.move_finish(name, bigint) IS
+    'source, then target: ends a move whose shards were handed over';
+COMMENT ON FUNCTION insta_ids.move_cancel(name) IS
+    'target: forgets what was made for a move whose shards were not handed over';
+COMMENT ON FUNCTION insta_ids.move_withdraw(name, boolean, text) IS
+    'source: takes an offer back that the target has cancelled, and opens the shards';
+COMMENT ON FUNCTION insta_ids.prepare_move(jsonb, text) IS
+    'the part that move_prepare and move_shards share';
+COMMENT ON FUNCTION insta_ids.take_migrations(jsonb, name) IS
+    'adds the migrations of another node that are not here';
+COMMENT ON FUNCTION insta_ids.make_partitions(integer, jsonb) IS
+    'gives the tables of a shard the partitions that they have on another node';
+COMMENT ON FUNCTION insta_ids.check_moves(integer, integer) IS
+    'refuses shards that are moving';
+COMMENT ON FUNCTION insta_ids.check_movable(integer[]) IS
+    'refuses shards that could not be moved whole';
+COMMENT ON FUNCTION insta_ids.check_absent(integer, integer) IS
+    'refuses shards of which something is here';
+COMMENT ON FUNCTION insta_ids.open_move(name) IS
+    'the move of a name, locked';
+COMMENT ON FUNCTION insta_ids.assign_moved(insta_ids.move, bigint) IS
+    'gives the map the shards of a move';
+COMMENT ON FUNCTION insta_ids.objects_json(integer) IS
+    'what is in a shard, as JSON';
+COMMENT ON FUNCTION insta_ids.partitions_json(integer) IS
+    'the partitions of a shard, as JSON';
+COMMENT ON FUNCTION insta_ids.published_tables(integer[]) IS
+    'the tables of shards, as a publication names them';
+COMMENT ON FUNCTION insta_ids.drop_slot(name) IS
+    'drops a replication slot when it is free';
+COMMENT ON FUNCTION insta_ids.drop_subscription(name) IS
+    'drops the subscription of a move, without its slot';
+COMMENT ON FUNCTION insta_ids.connect_node(name) IS
+    'connects this session to another node, by dblink';
+COMMENT ON FUNCTION insta_ids.dblink_schema() IS
+    'schema of the extension dblink';
+COMMENT ON FUNCTION insta_ids.ask_node(text) IS
+    'answer of the node that this session is connected to';
+COMMENT ON FUNCTION insta_ids.begin_to_ask_node(text) IS
+    'asks the node that this session is connected to, without waiting for the answer';
+COMMENT ON FUNCTION insta_ids.await_node() IS
+    'answer to what begin_to_ask_node asked';
+COMMENT ON VIEW insta_ids.moves IS
+    'the moves of this server: how far each is, and what to do next';
+COMMENT ON TABLE insta_ids.move IS
+    'what the view moves shows';
+COMMENT ON TABLE insta_ids.moved IS
+    'shards that have left, and the schemas that are left of them';

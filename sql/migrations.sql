@@ -352,9 +352,7 @@ DECLARE
     budget_known boolean := false;
 BEGIN
     -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
-    COMMIT;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    CALL insta_ids.new_transaction();
     PERFORM insta_ids.check_range(first, last, batch), set_config('lock_timeout', lock_timeout, true);
     todo := ARRAY(
         SELECT DISTINCT s.shard FROM insta_ids.migration_status s
@@ -364,8 +362,10 @@ BEGIN
 
     FOREACH number IN ARRAY todo LOOP
         LOOP
-            -- What another session migrates is left to it.
-            PERFORM FROM insta_ids.shard s WHERE s.shard = number FOR NO KEY UPDATE SKIP LOCKED;
+            -- What another session migrates is left to it, and what moves or is fenced to who opens it.
+            PERFORM FROM insta_ids.shard s
+            WHERE s.shard = number AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard)
+            FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 busy := busy + 1;
                 EXIT;
@@ -423,7 +423,7 @@ BEGIN
             HINT = format('In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec', waiting.name);
     END LOOP;
     IF busy > 0 THEN
-        RAISE NOTICE 'shards left to another session: %', busy;
+        RAISE NOTICE 'shards left to another session, or fenced: %', busy;
     END IF;
     IF failed > 0 THEN
         RAISE EXCEPTION USING

@@ -46,6 +46,17 @@ BEGIN
 END
 $$;
 
+-- Commits, and begins a transaction that sees what others have done since, with a safe search_path.
+CREATE PROCEDURE insta_ids.new_transaction()
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+END
+$$;
+
 -- Ends a batch of who works through `total` shards, of which so many are done; the first call comes before the first
 -- shard. Leaves a new transaction with a safe search_path.
 CREATE PROCEDURE insta_ids.commit_batch(command text, total integer, done integer, failed integer)
@@ -72,10 +83,7 @@ BEGIN
         DELETE FROM insta_ids.work w WHERE w.pid = pg_backend_pid();
     END IF;
 
-    COMMIT;
-    -- What other sessions have done since is to be seen.
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    CALL insta_ids.new_transaction();
     PERFORM insta_ids.limit_catalog_cache();
     IF done = total THEN
         RAISE NOTICE '%: % of % shards in % s', command, done, total,

@@ -62,6 +62,12 @@ CREATE TABLE insta_ids.shard (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.shard', '');
 
+CREATE VIEW insta_ids.shard_schema AS
+SELECT s.shard, p.schema, n.oid
+FROM insta_ids.shard s
+CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
+LEFT JOIN pg_namespace n ON n.nspname = p.schema;
+
 CREATE FUNCTION insta_ids.configured() RETURNS insta_ids.config
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -62,8 +62,10 @@ CREATE FUNCTION insta_ids.create_shard(shard integer) RETURNS name
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
 AS $$
 DECLARE
-    schema pg_catalog.name := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
+    schema pg_catalog.name;
 BEGIN
+    PERFORM insta_ids.check_placement(shard);
+    schema := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
     IF schema IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
@@ -85,16 +87,18 @@ DECLARE
     done integer := 0;
 BEGIN
     -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
-    COMMIT;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    CALL insta_ids.new_transaction();
     IF num_nulls(first, last) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'first and last shard must be given';
     END IF;
     PERFORM insta_ids.check_range(first, last, batch);
+    -- Those that the map has on other nodes are theirs.
     todo := ARRAY(
         SELECT n FROM generate_series(first, last) n
         WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n)
+            AND (insta_ids.this_node() IS NULL OR NOT EXISTS (SELECT FROM insta_ids.assignment) OR EXISTS (
+                SELECT FROM insta_ids.assignment a
+                WHERE n BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()))
         ORDER BY n);
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
@@ -134,11 +138,19 @@ CREATE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEFAULT false)
 AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
+    remains name;
     dropped oid := to_regnamespace(quote_ident(schema));
     relation regclass;
     has_rows boolean;
     outside text;
 BEGIN
+    PERFORM insta_ids.check_moves(shard, shard);
+    DELETE FROM insta_ids.moved d WHERE d.shard = drop_shard.shard RETURNING d.schema INTO remains;
+    IF FOUND THEN
+        EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', remains);
+        RETURN;
+    END IF;
+    DELETE FROM insta_ids.fence f WHERE f.shard = drop_shard.shard;
     DELETE FROM insta_ids.shard s WHERE s.shard = drop_shard.shard;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -195,14 +207,27 @@ END
 $$;
 
 CREATE VIEW insta_ids.shards AS
-SELECT s.shard, s.schema, CASE WHEN n.oid IS NULL THEN 'missing' ELSE 'active' END AS state,
+SELECT s.shard, s.schema, a.node,
+       CASE
+           WHEN s.state = 'moved' THEN s.state
+           WHEN n.oid IS NULL THEN 'missing'
+           WHEN f.shard IS NULL THEN 'active'
+           WHEN NOT f.is_closed THEN 'moving'
+           WHEN v.step IN ('prepared', 'copying') THEN 'arriving'
+           ELSE 'fenced'
+       END AS state,
        coalesce(m.applied, 0) AS applied, t.migrations - coalesce(m.tried, 0) AS pending,
        coalesce(m.tried - m.applied, 0) AS failed,
        coalesce(r.tables, 0) AS tables, r.rows, coalesce(r.bytes, 0) AS bytes
 FROM (
-    SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema
+    SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema, NULL AS state
     FROM insta_ids.shard s
+    UNION ALL
+    SELECT d.shard, d.schema, 'moved' FROM insta_ids.moved d
 ) s
+LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
+LEFT JOIN insta_ids.fence f ON f.shard = s.shard
+LEFT JOIN insta_ids.move v ON s.shard = ANY (v.shards)
 CROSS JOIN (SELECT count(*) AS migrations FROM insta_ids.migration) t
 LEFT JOIN (
     SELECT a.shard, count(*) AS tried, count(*) FILTER (WHERE a.message IS NULL) AS applied
@@ -233,13 +258,14 @@ BEGIN
     EXECUTE format('GRANT SELECT, INSERT ON insta_ids.config TO %s', role);
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE'
-        || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work TO %s', role);
+        || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work, insta_ids.node,'
+        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.moved TO %s', role);
     EXECUTE format(
-        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress TO %s',
+        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress, insta_ids.moves TO %s',
         role);
     EXECUTE format(
         'GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.check_rows,'
-        || ' insta_ids.commit_batch TO %s', role);
+        || ' insta_ids.commit_batch, insta_ids.new_transaction TO %s', role);
     EXECUTE format(
         'GRANT EXECUTE ON FUNCTION insta_ids.init, insta_ids.create_shard, insta_ids.make_shard,'
         || ' insta_ids.drop_shard, insta_ids.lock_schema, insta_ids.add_migration, insta_ids.apply_migrations,'
@@ -259,6 +285,14 @@ BEGIN
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
-        || ' insta_ids.claim_shard, insta_ids.tell_of_dependents TO %s', role);
+        || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
+        || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_placement, insta_ids.check_dsn, insta_ids.add_node,'
+        || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
+        || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'
+        || ' insta_ids.open_shards, insta_ids.claim, insta_ids.fence, insta_ids.unfence, insta_ids.check_moves,'
+        || ' insta_ids.open_move, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
+        || ' insta_ids.published_tables, insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
+        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved, insta_ids.move_finish,'
+        || ' insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
 END
 $$;

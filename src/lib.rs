@@ -11,6 +11,7 @@ pub mod id;
 mod json;
 pub mod mint;
 mod pg;
+pub mod placement;
 pub mod published;
 mod report;
 mod settings;
@@ -48,7 +49,9 @@ extension_sql_file!(
 );
 extension_sql_file!("../sql/clock.sql", name = "clock");
 extension_sql_file!("../sql/setup.sql", name = "setup", requires = [api::reading::id_shard_layout]);
-extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["setup"]);
+extension_sql_file!("../sql/map.sql", name = "map", requires = ["setup"]);
+extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["map"]);
+extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["fences"]);
 extension_sql_file!(
     "../sql/migrations.sql",
     name = "migrations",
@@ -57,11 +60,12 @@ extension_sql_file!(
 extension_sql_file!("../sql/shards.sql", name = "shards", requires = ["migrations"]);
 extension_sql_file!("../sql/check.sql", name = "check", requires = ["shards", api::reading::id_min_layout]);
 extension_sql_file!("../sql/adoption.sql", name = "adoption", requires = ["check"]);
+extension_sql_file!("../sql/moves.sql", name = "moves", requires = ["check"]);
 // After all that it revokes and grants.
 extension_sql_file!(
     "../sql/privileges.sql",
     name = "privileges",
-    requires = ["tickets", "partitions", "clock", "adoption"]
+    requires = ["tickets", "partitions", "clock", "adoption", "moves"]
 );
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 

@@ -11,6 +11,7 @@ use crate::pg::sequence::NoSuchRelation;
 use crate::pg::session::NotASequence;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
+use crate::placement::Elsewhere;
 use crate::settings;
 
 /// What every function that SQL calls returns.
@@ -36,7 +37,7 @@ macro_rules! fails_with {
     };
 }
 
-fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal);
+fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal Elsewhere);
 
 /// A count of ids below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
@@ -182,6 +183,23 @@ impl From<Refusal> for ErrorReport {
             Refusal::TooManyResets => report(full, "clock was reset too often")
                 .set_detail("65535 times since the server was started.")
                 .set_hint("Restart the server."),
+        }
+    }
+}
+
+impl From<Elsewhere> for ErrorReport {
+    fn from(Elsewhere { shard, is_fenced, to, node, here, version }: Elsewhere) -> Self {
+        let code = PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION;
+        let name = |node: &[u8]| format!("node \"{}\"", readable(node));
+        let here = if here.is_empty() { "no node".into() } else { name(&here) };
+        let on = node.as_deref().map_or_else(|| "no node".into(), name);
+        let map = format!("By version {version} of the map it is on {on}; this is {here}.");
+        match (is_fenced, to) {
+            (true, Some(to)) => report(code, format!("shard {shard} is fenced"))
+                .set_detail(format!("It moves to {}. {map}", name(&to)))
+                .set_hint("Try again in a second, then by a newer map."),
+            (true, None) => report(code, format!("shard {shard} is fenced")).set_detail(map),
+            (false, _) => report(code, format!("shard {shard} is not on this node")).set_detail(map),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The settings, all under the prefix `insta_ids`.
 
+use std::ffi::CString;
+
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 
 use crate::mint;
@@ -7,6 +9,7 @@ use crate::pg::session::value;
 
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
+static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
 /// Defines the settings. Called once, when the library is loaded.
 pub(crate) fn define() {
@@ -30,6 +33,14 @@ pub(crate) fn define() {
         GucContext::Sighup,
         GucFlags::UNIT_S,
     );
+    GucRegistry::define_string_guc(
+        c"insta_ids.node",
+        c"Sets the name that the shard map has for this server.",
+        c"What it was when the server started, or when the first session minted, is in force until the next start. Without a name, all shards are here.",
+        &NODE,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
     crate::pg::pauses::define();
     crate::pg::reserve_setting_prefix();
 }
@@ -42,4 +53,9 @@ pub(crate) fn max_ahead_ms() -> i64 {
 /// How far the clock may be behind the server's time, in milliseconds: 10 seconds to 366 days.
 pub(crate) fn clock_tolerance_ms() -> i64 {
     i64::from(value(&CLOCK_TOLERANCE_S)) * 1000
+}
+
+/// The name of this server's node; empty if it has none. In force is what [`crate::pg::shared`] keeps of it.
+pub(crate) fn node() -> Vec<u8> {
+    NODE.get().unwrap_or_default().into_bytes()
 }

@@ -11,6 +11,7 @@ use crate::id::{Id, Instagram, Layout, Shard};
 use crate::mint::{Key, SessionOrder};
 use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
+use crate::pg::map;
 use crate::pg::pauses;
 use crate::pg::sequence::{Sequence, database};
 use crate::pg::shared;
@@ -84,6 +85,7 @@ fn generate<L: Into<Layout> + Copy>(layout: L, shard: Shard, sequence: Sequence)
     let known: Layout = layout.into();
     let seq = known.seq(sequence.next()?)?;
     pauses::at("after nextval");
+    map::check(server, known, shard, sequence)?;
     let key = Key::new(server.seed, database(), sequence.oid(), shard, known);
     let slot = server.guard.0.slot(key, known, seq);
     ORDER.with_borrow_mut(|order| {

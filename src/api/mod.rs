@@ -4,6 +4,7 @@
 mod adoption;
 mod clock;
 mod layouts;
+mod map;
 mod minting;
 mod reading;
 mod shards;

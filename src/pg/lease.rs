@@ -3,18 +3,15 @@
 //! A sequence, as it is written to WAL at once and outside of transactions, follows to standbys and
 //! backups, and is dumped with its value. `setval` writes it, never `nextval`: `lastval()` is the user's.
 
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
+use super::catalog::relation;
 use super::pauses;
 use super::sequence::database;
 use crate::id::Millis;
 use crate::mint::{LeaseKey, Lock, Record};
-
-const SCHEMA: &CStr = c"insta_ids";
-const NAME: &CStr = c"lease";
 
 /// The lock of who writes. It conflicts with itself, and with no reader or `nextval`.
 const WRITE: u32 = pg_sys::ShareUpdateExclusiveLock;
@@ -45,10 +42,7 @@ impl LeaseSequence {
             // SAFETY: the callback is static, and registered once.
             unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::null()) };
         }
-        let oid = oid_by_name();
-        if oid == pg_sys::Oid::INVALID {
-            return Err(NoLease);
-        }
+        let oid = relation(c"lease").ok_or(NoLease)?;
         KNOWN.store(oid.to_u32(), Ordering::Relaxed);
         Ok(Self(oid))
     }
@@ -72,7 +66,7 @@ impl LeaseSequence {
 
     /// Whether it still is the lease, after a lock on it: it may have been dropped before.
     fn is_there(&self) -> bool {
-        let there = oid_by_name() == self.0;
+        let there = relation(c"lease") == Some(self.0);
         if !there {
             KNOWN.store(0, Ordering::Relaxed);
         }
@@ -142,17 +136,6 @@ impl Record for LeaseSequence {
             }
         });
         pauses::at("flushed");
-    }
-}
-
-/// The OID of the sequence, if there is one and it is an extension's: no user's in its place.
-fn oid_by_name() -> pg_sys::Oid {
-    // SAFETY: called in a transaction; the strings are static.
-    unsafe {
-        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
-        let oid = pg_sys::get_relname_relid(NAME.as_ptr(), schema);
-        let extension = pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid);
-        if extension == pg_sys::Oid::INVALID { extension } else { oid }
     }
 }
 

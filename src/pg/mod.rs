@@ -2,9 +2,11 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod argument;
+mod catalog;
 pub(crate) mod clock;
 pub(crate) mod layout;
 pub(crate) mod lease;
+pub(crate) mod map;
 pub(crate) mod parser;
 pub(crate) mod pauses;
 pub(crate) mod sequence;

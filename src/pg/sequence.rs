@@ -44,6 +44,15 @@ impl Sequence {
         (oid != pg_sys::Oid::INVALID).then_some(Self(oid))
     }
 
+    /// The name of its schema, while it is there.
+    pub(crate) fn schema(self) -> Option<Vec<u8>> {
+        // SAFETY: they take any OID; the second returns NULL or a string of the server's memory.
+        unsafe {
+            let name = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(self.0));
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_bytes().to_vec())
+        }
+    }
+
     /// The sequence's next value, with all that `nextval` checks: kind, privileges, range.
     ///
     /// Refused in a read-only transaction and on a standby before anything else, also on a temporary

@@ -11,15 +11,19 @@ use pgrx::pg_sys;
 
 use super::clock::ServerClock;
 use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
+use crate::settings;
 
 /// Marks the region as ours.
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
 /// Changes when the meaning of the region's bytes does.
-const ABI: u64 = 4;
+const ABI: u64 = 5;
 
 /// The same in every version of the library, so that each finds the region and can read its header.
 const SIZE: usize = (8 << 20) + (64 << 10);
+
+/// The bytes of a name, with the zero after it.
+const NAME_SIZE: usize = pg_sys::NAMEDATALEN as usize;
 
 const NAME: &std::ffi::CStr = c"insta_ids";
 
@@ -30,6 +34,8 @@ pub(crate) struct Shared {
     abi: u64,
     /// Hashed into every [`crate::mint::Key`]; another at each start of the server.
     pub(crate) seed: u64,
+    /// The name of this server's node, with zeroes after it.
+    node: [u8; NAME_SIZE],
     /// On a cache line of its own: it is written every millisecond.
     pub(crate) time: CacheLine<SharedTime>,
     pub(crate) stats: CacheLine<Stats>,
@@ -38,6 +44,13 @@ pub(crate) struct Shared {
 }
 
 const _: () = assert!(size_of::<Shared>() <= SIZE);
+
+impl Shared {
+    /// The name of this server's node, as it was set when the server started; empty if it was not.
+    pub(crate) fn node(&self) -> &[u8] {
+        self.node.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+}
 
 /// A value that shares its cache lines with no other.
 #[repr(C, align(128))]
@@ -67,6 +80,20 @@ pub(crate) fn attach() -> Result<&'static Shared, Unavailable> {
     Ok(unsafe { &*region })
 }
 
+/// The name of this server's node, empty if it has none: the one in force or, where nothing can be minted, the one that
+/// is set.
+///
+/// # Errors
+/// [`Unavailable::OtherVersion`].
+pub(crate) fn this_node() -> Result<Vec<u8>, Unavailable> {
+    match attach() {
+        Ok(server) => Ok(server.node().to_vec()),
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        Err(Unavailable::NotPreloaded) => Ok(settings::node()),
+        Err(other) => Err(other),
+    }
+}
+
 fn find() -> Result<*mut Shared, Unavailable> {
     let region = locate()?;
     // SAFETY: `locate` returned a region of SIZE bytes that `create` of some version has finished; the
@@ -93,6 +120,10 @@ unsafe fn create(region: *mut Shared) {
         pg_sys::pg_strong_random(seed.as_mut_ptr().cast(), seed.len());
         (*region).stats.0.reset(ServerClock.now());
         (*region).seed = u64::from_ne_bytes(seed);
+        // Nothing else can be called like what is cut off here, so it is on no map.
+        let node = settings::node();
+        let length = node.len().min(NAME_SIZE - 1);
+        ptr::copy_nonoverlapping(node.as_ptr(), (*region).node.as_mut_ptr(), length);
         (*region).abi = ABI;
         (*region).magic = MAGIC;
     }

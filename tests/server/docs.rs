@@ -25,6 +25,7 @@ fn every_example_runs() {
         "docs/reading-by-time.md",
         "docs/partitions.md",
         "docs/shards.md",
+        "docs/servers.md",
     ] {
         let cluster = Cluster::start("docs");
         let mut client = cluster.connect();
@@ -75,5 +76,5 @@ fn the_reference_has_the_comments_words() {
             functions += 1;
         }
     }
-    assert_eq!(functions, 128);
+    assert_eq!(functions, 193);
 }

@@ -11,10 +11,14 @@ mod cluster;
 mod decoders;
 mod docs;
 mod fuzz;
+mod map;
 mod migrating;
 mod migrations;
+mod moves;
 mod oracle;
 mod pace;
+#[allow(dead_code, reason = "shared with tests/torture")]
+mod pair;
 mod partitions;
 mod reading;
 mod regress;

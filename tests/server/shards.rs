@@ -732,12 +732,14 @@ fn privileges() {
             "insta_ids.configured()",
             "insta_ids.next_ticket(text)",
             "insta_ids.schema_of(integer)",
+            "insta_ids.shard_map()",
             "insta_ids.shard_of(bigint)",
             "insta_ids.shard_of(bigint,integer)",
             "insta_ids.shard_of(text)",
             "insta_ids.shard_of(text,integer)",
             "insta_ids.shard_of(uuid)",
             "insta_ids.shard_of(uuid,integer)",
+            "insta_ids.this_node()",
         ]
     );
     let places = "SELECT insta_ids.schema_of(insta_ids.shard_of(205))::text || insta_ids.shard_of('a') || insta_ids.shard_of(md5('a')::uuid)";

@@ -17,5 +17,9 @@ mod crash;
 mod fault;
 mod lease;
 mod minters;
+mod moves;
+#[path = "../server/pair.rs"]
+#[allow(dead_code, reason = "shared with tests/server")]
+mod pair;
 mod provisioning;
 mod standby;

@@ -1,0 +1,243 @@
+-- Fences: shards that nothing is written to here, and that nobody alters.
+
+-- A shard that moves is altered by nobody from the first step on; and nothing is written to it once it is closed.
+CREATE TABLE insta_ids.fence (
+    shard integer PRIMARY KEY,
+    is_closed boolean NOT NULL,
+    -- Where it moves to.
+    to_node name,
+    since timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.fence', '');
+
+CREATE FUNCTION insta_ids.fence_changed() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.forget_map();
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.fence
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.fence_changed();
+
+-- The fence of a table. It stops everybody, but no subscription that brings the rows of a shard.
+CREATE FUNCTION insta_ids.refuse_write() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.refuse(TG_ARGV[0]::integer);
+    RETURN NULL;
+END
+$$;
+
+-- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
+-- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
+-- each other it is this that gives way, before the other is told of a deadlock.
+CREATE FUNCTION insta_ids.lock_all(tables regclass[], mode text, sequences regclass[], what text, lock_timeout text)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    began CONSTANT timestamptz := clock_timestamp();
+    longest CONSTANT interval := least(interval '100 ms', current_setting('deadlock_timeout')::interval / 2);
+    limit_ms integer;
+    next_attempt timestamptz;
+    wanted regclass;
+BEGIN
+    PERFORM set_config('lock_timeout', lock_timeout, true);
+    limit_ms := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
+    LOOP
+        next_attempt := clock_timestamp() + longest;
+        BEGIN
+            FOREACH wanted IN ARRAY tables || sequences LOOP
+                PERFORM set_config('lock_timeout',
+                    greatest(1, extract(epoch FROM next_attempt - clock_timestamp()) * 1000)::integer::text, true);
+                IF wanted = ANY (tables) THEN
+                    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', wanted, mode);
+                ELSE
+                    PERFORM insta_ids.lock_sequence(wanted);
+                END IF;
+            END LOOP;
+            RETURN;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN NULL;
+        END;
+        IF limit_ms > 0 AND clock_timestamp() > began + limit_ms * interval '1 ms' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'lock_not_available',
+                MESSAGE = format('could not lock the tables and sequences of %s', what),
+                DETAIL = format('%s is in use%s.', wanted, (
+                    SELECT ' by ' || string_agg(DISTINCT coalesce('process ' || l.pid,
+                        format('prepared transaction "%s"', x.gid)), ', ')
+                    FROM pg_locks l
+                    -- A transaction that is prepared has no process, and holds its own number.
+                    LEFT JOIN pg_locks t
+                        ON l.pid IS NULL AND t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
+                    LEFT JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
+                    WHERE l.locktype = 'relation' AND l.relation = wanted AND l.granted
+                        AND l.pid IS DISTINCT FROM pg_backend_pid()
+                        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
+                HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
+        END IF;
+        PERFORM pg_sleep(0.02 + 0.08 * random());
+    END LOOP;
+END
+$$;
+
+-- Tables that a statement on another one writes to, where only one of the two is of these shards: a fence stops that one
+-- only.
+CREATE FUNCTION insta_ids.check_heirs(shards integer[]) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    heir record;
+BEGIN
+    SELECT coalesce(c.shard, p.shard) AS shard, i.inhrelid::regclass AS child, i.inhparent::regclass AS parent INTO heir
+    FROM pg_inherits i
+    JOIN pg_class cc ON cc.oid = i.inhrelid AND cc.relkind IN ('r', 'p', 'f')
+    JOIN pg_class pc ON pc.oid = i.inhparent
+    LEFT JOIN insta_ids.shard_schema c ON c.oid = cc.relnamespace AND c.shard = ANY (shards)
+    LEFT JOIN insta_ids.shard_schema p ON p.oid = pc.relnamespace AND p.shard = ANY (shards)
+    WHERE c.shard IS DISTINCT FROM p.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s shares rows with another schema', heir.shard),
+            DETAIL = format('Table %s is a partition or heir of %s.', heir.child, heir.parent),
+            HINT = 'Detach the partition, or end the inheritance.';
+    END IF;
+END
+$$;
+
+-- Closes shards to all who write, when those who do have ended.
+CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation record;
+BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards);
+    PERFORM insta_ids.lock_all(
+        ARRAY(
+            SELECT c.oid FROM insta_ids.shard_schema s
+            JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
+            WHERE s.shard = ANY (shards) ORDER BY c.oid),
+        'SHARE ROW EXCLUSIVE',
+        ARRAY(
+            SELECT c.oid FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'S'
+            WHERE s.shard = ANY (shards) ORDER BY c.oid),
+        format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
+    -- While it is not there, its own DDL is not refused.
+    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
+    FOR relation IN
+        SELECT s.shard, c.oid::regclass AS name FROM insta_ids.shard_schema s
+        JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
+        WHERE s.shard = ANY (shards)
+            AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence')
+        ORDER BY c.oid
+    LOOP
+        EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
+            || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', relation.name, relation.shard);
+    END LOOP;
+    INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
+END
+$$;
+
+-- Opens shards again.
+CREATE FUNCTION insta_ids.open_shards(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation regclass;
+BEGIN
+    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
+    FOR relation IN
+        SELECT t.tgrelid FROM insta_ids.shard_schema s
+        JOIN pg_class c ON c.relnamespace = s.oid
+        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence'
+        WHERE s.shard = ANY (shards) ORDER BY t.tgrelid
+    LOOP
+        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', relation);
+    END LOOP;
+END
+$$;
+
+-- Locks a shard that is here until the transaction ends, so that nobody else alters or moves it.
+CREATE FUNCTION insta_ids.claim(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    missing integer;
+BEGIN
+    PERFORM FROM insta_ids.shard s WHERE s.shard = ANY (shards) ORDER BY s.shard FOR UPDATE;
+    missing := (SELECT min(n) FROM unnest(shards) n WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n));
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('shard %s does not exist', missing);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION insta_ids.fence(shard integer, lock_timeout text DEFAULT '2s') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard);
+    PERFORM insta_ids.close_shards(ARRAY[shard], NULL, lock_timeout);
+END
+$$;
+
+CREATE FUNCTION insta_ids.unfence(shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);
+    PERFORM insta_ids.open_shards(ARRAY[shard]);
+END
+$$;
+
+-- Refuses whoever alters what is in a shard that moves or is fenced.
+CREATE FUNCTION insta_ids.keep_fenced() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    altered record;
+BEGIN
+    -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
+    IF NOT EXISTS (SELECT FROM insta_ids.fence) OR current_setting('check_function_bodies') = 'off' THEN
+        RETURN;
+    END IF;
+    IF TG_EVENT = 'sql_drop' THEN
+        SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
+        FROM pg_event_trigger_dropped_objects() d
+        JOIN insta_ids.fence f ON insta_ids.schema_of(f.shard)
+            = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
+        WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
+    ELSE
+        SELECT f.shard, c.object_type || ' ' || c.object_identity AS object INTO altered
+        FROM pg_event_trigger_ddl_commands() c
+        -- What has no schema of its own.
+        LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
+        LEFT JOIN pg_rewrite r ON c.classid = 'pg_rewrite'::regclass AND r.oid = c.objid
+        LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
+        LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
+        LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
+        JOIN insta_ids.fence f ON insta_ids.schema_of(f.shard) = coalesce(c.schema_name, n.nspname)
+            -- A schema that has another name now.
+            OR c.object_type = 'schema' AND to_regnamespace(quote_ident(insta_ids.schema_of(f.shard))) IS NULL
+        WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
+            AND c.object_type <> 'publication relation' LIMIT 1;
+    END IF;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
+            DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
+            HINT = 'Try again when it has moved: see insta_ids.moves.';
+    END IF;
+END
+$$;
+CREATE EVENT TRIGGER insta_ids_keep_fenced ON ddl_command_end EXECUTE FUNCTION insta_ids.keep_fenced();
+CREATE EVENT TRIGGER insta_ids_keep_fenced_from_drop ON sql_drop EXECUTE FUNCTION insta_ids.keep_fenced();

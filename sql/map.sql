@@ -1,0 +1,352 @@
+-- The map: the servers that shards are on. A hint for who looks for a shard; what stops writers is a fence.
+
+CREATE FUNCTION insta_ids.this_node() RETURNS text
+    STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'this_node_wrapper';
+CREATE FUNCTION insta_ids.forget_map() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'forget_map_wrapper';
+CREATE FUNCTION insta_ids.refuse(shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_wrapper';
+
+-- The name of this server's node.
+CREATE FUNCTION insta_ids.own_node() RETURNS name
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    node name := insta_ids.this_node();
+BEGIN
+    IF node IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'this server has no name among the nodes',
+            HINT = 'Set insta_ids.node in postgresql.conf, and restart the server.';
+    END IF;
+    RETURN node;
+END
+$$;
+
+CREATE TABLE insta_ids.node (
+    node name PRIMARY KEY,
+    dsn text NOT NULL,
+    ord integer NOT NULL UNIQUE CHECK (ord >= 0)
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.node', '');
+
+-- Without a foreign key, as a restore by several jobs loads the tables in any order.
+CREATE TABLE insta_ids.assignment (
+    first integer PRIMARY KEY CHECK (first >= 0),
+    last integer NOT NULL CHECK (last >= first),
+    node name NOT NULL,
+    EXCLUDE USING gist (pg_catalog.int4range(first, last, '[]') WITH &&)
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.assignment', '');
+
+-- One row, from the first change on. Sessions read all of the map again when this table is said to have changed.
+CREATE TABLE insta_ids.map (
+    version bigint NOT NULL
+);
+CREATE UNIQUE INDEX map_once ON insta_ids.map ((true));
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.map', '');
+
+-- Moves, on both servers, until they have ended. On the source the step is offered, then fenced; on the target it is prepared,
+-- copying, handed over.
+CREATE TABLE insta_ids.move (
+    -- Of the publication and the subscription, too.
+    name name PRIMARY KEY,
+    id uuid NOT NULL,
+    first integer NOT NULL,
+    last integer NOT NULL,
+    shards integer[] NOT NULL,
+    from_node name NOT NULL,
+    to_node name NOT NULL,
+    slot name NOT NULL,
+    bytes bigint NOT NULL,
+    step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
+    -- What the target goes on from; from the fence on, on the source.
+    mark jsonb,
+    started_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    step_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.move', '');
+
+-- Shards that have left, and what is still here of them, until it is dropped.
+CREATE TABLE insta_ids.moved (
+    shard integer PRIMARY KEY,
+    schema name NOT NULL,
+    to_node name NOT NULL,
+    at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.moved', '');
+
+CREATE FUNCTION insta_ids.map_changed() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.forget_map();
+    -- Rows that come alone are a dump's, which brings the version, too.
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO insta_ids.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.node
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.map_changed();
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.assignment
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.map_changed();
+
+CREATE FUNCTION insta_ids.tell_of_map() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.forget_map(), pg_notify('insta_ids_map', NEW.version::text);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids.map FOR EACH ROW EXECUTE FUNCTION insta_ids.tell_of_map();
+
+-- Refuses a shard that the map has on another node.
+CREATE FUNCTION insta_ids.check_placement(shard integer) RETURNS void
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids.this_node();
+    node name := (SELECT a.node FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last);
+BEGIN
+    IF here IS NOT NULL AND node IS DISTINCT FROM here AND EXISTS (SELECT FROM insta_ids.assignment) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'read_only_sql_transaction',
+            MESSAGE = format('shard %s is not on this node', shard),
+            DETAIL = format('By version %s of the map it is on %s; this is node "%s".',
+                (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'), here);
+    END IF;
+END
+$$;
+
+-- What a node's connection string must not be.
+CREATE FUNCTION insta_ids.check_dsn(dsn text) RETURNS void
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- A password among the parameters, also of a URI, where its name could be in an escape; or behind the user's name there.
+    IF dsn ~* '(^|[\s?&])(ssl)?password\s*=' OR dsn ~ '^postgres(ql)?://' AND (
+        dsn ~ '^[^:]*://[^/?@]*:[^/?@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'connection string has a password',
+            DETAIL = 'The map is read by everybody.',
+            HINT = 'Name a passfile or a service in it, which the servers'' own user can read, or use another way to authenticate.';
+    END IF;
+END
+$$;
+
+CREATE FUNCTION insta_ids.add_node(node name, dsn text, ord integer DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(node, '') = '' THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'name of a node is empty';
+    ELSIF dsn IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'connection string must be given';
+    END IF;
+    PERFORM insta_ids.check_dsn(dsn);
+    LOCK TABLE insta_ids.node IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (
+        SELECT FROM insta_ids.node n
+        WHERE (n.node, n.dsn, n.ord) = (add_node.node, add_node.dsn, coalesce(add_node.ord, n.ord)))
+    THEN
+        RETURN;
+    ELSIF EXISTS (SELECT FROM insta_ids.node n WHERE n.ord = add_node.ord AND n.node <> add_node.node) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'unique_violation',
+            MESSAGE = format('another node has the number %s', ord);
+    END IF;
+    INSERT INTO insta_ids.node AS n
+    VALUES (add_node.node, add_node.dsn,
+        coalesce(add_node.ord, (SELECT m.ord FROM insta_ids.node m WHERE m.node = add_node.node),
+            (SELECT coalesce(max(m.ord) + 1, 0) FROM insta_ids.node m)))
+    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE SET dsn = excluded.dsn, ord = excluded.ord;
+END
+$$;
+
+CREATE FUNCTION insta_ids.drop_node(node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    assigned record;
+BEGIN
+    LOCK TABLE insta_ids.node, insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    SELECT a.first, a.last INTO assigned FROM insta_ids.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('node "%s" has shards', node),
+            DETAIL = format('It has those from %s to %s.', assigned.first, assigned.last),
+            HINT = 'Move them first, or assign them to another node if they are there.';
+    END IF;
+    DELETE FROM insta_ids.node n WHERE n.node = drop_node.node;
+    IF NOT FOUND THEN
+        PERFORM insta_ids.check_node(node);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION insta_ids.check_node(node name) RETURNS void
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM insta_ids.node n WHERE n.node = check_node.node) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('node "%s" does not exist', node),
+            HINT = 'Add it with insta_ids.add_node().';
+    END IF;
+END
+$$;
+
+-- Gives the map these assignments instead of its own. What is open to writers here stays on this node: another one may
+-- have it after it was moved there.
+CREATE FUNCTION insta_ids.set_assignments(firsts integer[], lasts integer[], nodes name[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    taken record;
+BEGIN
+    SELECT s.shard, a.node INTO taken
+    FROM insta_ids.shard s
+    LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
+    WHERE a.node IS DISTINCT FROM insta_ids.this_node() AND insta_ids.this_node() IS NOT NULL
+        AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
+    ORDER BY s.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s is here, and open to writers', taken.shard),
+            DETAIL = format('The map would have it on %s; this is node "%s".',
+                coalesce(format('node "%s"', taken.node), 'no node'), insta_ids.this_node()),
+            HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';
+    END IF;
+    DELETE FROM insta_ids.assignment;
+    INSERT INTO insta_ids.assignment
+    WITH ranges AS (
+        SELECT a.first, a.last, a.node,
+               lag(a.node) OVER n IS NOT DISTINCT FROM a.node AND lag(a.last) OVER n = a.first - 1 AS goes_on
+        FROM unnest(firsts, lasts, nodes) a (first, last, node)
+        WINDOW n AS (ORDER BY a.first)
+    ), numbered AS (
+        SELECT r.*, count(*) FILTER (WHERE NOT coalesce(r.goes_on, false)) OVER (ORDER BY r.first) AS number FROM ranges r
+    )
+    SELECT min(n.first), max(n.last), n.node FROM numbered n GROUP BY n.number, n.node;
+END
+$$;
+
+CREATE FUNCTION insta_ids.assign(first integer, last integer, node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.check_isolation('shards cannot be assigned');
+    PERFORM insta_ids.check_range(first, last, 1), insta_ids.check_node(node);
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (
+        SELECT FROM insta_ids.assignment a
+        WHERE a.first <= assign.first AND a.last >= assign.last AND a.node = assign.node)
+    THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids.set_assignments(array_agg(p.first), array_agg(p.last), array_agg(p.node))
+    FROM (
+        SELECT a.first, least(a.last, assign.first - 1), a.node FROM insta_ids.assignment a WHERE a.first < assign.first
+        UNION ALL
+        SELECT greatest(a.first, assign.last + 1), a.last, a.node FROM insta_ids.assignment a WHERE a.last > assign.last
+        UNION ALL
+        VALUES (assign.first, assign.last, assign.node)
+    ) p (first, last, node);
+END
+$$;
+
+CREATE FUNCTION insta_ids.shard_map() RETURNS jsonb
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config CONSTANT insta_ids.config := insta_ids.configured();
+BEGIN
+    RETURN jsonb_build_object(
+        'format', 1,
+        'version', coalesce((SELECT m.version FROM insta_ids.map m), 0),
+        'shards', config.shards,
+        'prefix', config.prefix,
+        'layout', config.layout::text,
+        'nodes', (
+            SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'dsn', n.dsn, 'ord', n.ord) ORDER BY n.ord), '[]')
+            FROM insta_ids.node n),
+        'ranges', (
+            SELECT coalesce(jsonb_agg(jsonb_build_array(a.first, a.last, a.node) ORDER BY a.first), '[]')
+            FROM insta_ids.assignment a),
+        'moving', (
+            SELECT coalesce(jsonb_agg(jsonb_build_array(m.first, m.last, m.from_node, m.to_node) ORDER BY m.first), '[]')
+            FROM insta_ids.move m),
+        'known_answers', jsonb_build_object(
+            'shard_of', (
+                SELECT jsonb_agg(jsonb_build_object('type', k.type, 'key', k.key, 'shard', CASE k.type
+                    WHEN 'bigint' THEN insta_ids.shard_of(k.key::bigint, config.shards)
+                    WHEN 'uuid' THEN insta_ids.shard_of(k.key::uuid, config.shards)
+                    ELSE insta_ids.shard_of(k.key, config.shards) END))
+                FROM (VALUES
+                    ('bigint', '0'), ('bigint', '31341'), ('bigint', '-5'), ('bigint', '9223372036854775807'),
+                    ('bigint', '-9223372036854775808'), ('text', ''), ('text', 'kevin'), ('text', 'user@example.com'),
+                    ('uuid', '00000000-0000-0000-0000-000000000000'), ('uuid', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11')
+                ) k (type, key)),
+            'id_shard', (
+                SELECT jsonb_agg(jsonb_build_object('id', k.id::text, 'shard', @extschema@.id_shard(k.id, config.layout)))
+                FROM (VALUES (387141979217152906), (1455920561485265648), (9223372036854775807), (0)) k (id))));
+END
+$$;
+
+CREATE FUNCTION insta_ids.apply_map(map jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config insta_ids.config;
+    own bigint;
+BEGIN
+    PERFORM insta_ids.check_isolation('a map cannot be applied');
+    IF map -> 'format' IS DISTINCT FROM '1' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not of format 1',
+            HINT = 'Take it from insta_ids.shard_map() of a server with this version of insta_ids.';
+    END IF;
+    LOCK TABLE insta_ids.node, insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM insta_ids.config) THEN
+        PERFORM insta_ids.init((map ->> 'shards')::integer, (map ->> 'prefix')::name, (map ->> 'layout')::@extschema@.id_layout);
+    END IF;
+    config := insta_ids.configured();
+    own := coalesce((SELECT m.version FROM insta_ids.map m), 0);
+    IF (config.shards, config.prefix, config.layout::text)
+        IS DISTINCT FROM ((map ->> 'shards')::integer, (map ->> 'prefix')::name, map ->> 'layout')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'map is of other shards than this database''s',
+            DETAIL = format('It has %s, with the prefix "%s" and the layout "%s"; here are %s, with "%s" and "%s".',
+                map ->> 'shards', map ->> 'prefix', map ->> 'layout', config.shards, config.prefix, config.layout);
+    ELSIF (map ->> 'version')::bigint <= own THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'map is not newer than this server''s',
+            DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
+    END IF;
+
+    PERFORM insta_ids.check_dsn(n ->> 'dsn') FROM jsonb_array_elements(map -> 'nodes') n;
+    DELETE FROM insta_ids.node;
+    INSERT INTO insta_ids.node
+    SELECT n.node, n.dsn, n.ord FROM jsonb_to_recordset(map -> 'nodes') n (node name, dsn text, ord integer);
+    PERFORM insta_ids.check_range((r ->> 0)::integer, (r ->> 1)::integer, 1), insta_ids.check_node(r ->> 2)
+    FROM jsonb_array_elements(map -> 'ranges') r;
+    PERFORM insta_ids.set_assignments(
+        coalesce(array_agg((r ->> 0)::integer), '{}'), coalesce(array_agg((r ->> 1)::integer), '{}'),
+        coalesce(array_agg((r ->> 2)::name), '{}'))
+    FROM jsonb_array_elements(map -> 'ranges') r;
+    UPDATE insta_ids.map m SET version = (apply_map.map ->> 'version')::bigint;
+END
+$$;

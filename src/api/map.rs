@@ -1,0 +1,25 @@
+//! The map and fences: what of them is not SQL. The rest is in sql/map.sql and sql/fences.sql.
+
+use pgrx::prelude::*;
+
+use crate::pg::map;
+use crate::pg::shared;
+use crate::pg::text::Text;
+use crate::report::SqlResult;
+
+#[pg_extern(sql = false)]
+fn this_node() -> SqlResult<Option<Text>> {
+    let node = shared::this_node()?;
+    Ok((!node.is_empty()).then_some(Text(node)))
+}
+
+#[pg_extern(sql = false)]
+fn forget_map() {
+    map::forget_everywhere();
+}
+
+/// Never returns.
+#[pg_extern(sql = false)]
+fn refuse(shard: i32) -> SqlResult<()> {
+    Err(map::why(shared::this_node()?, shard).into())
+}

@@ -1,0 +1,84 @@
+//! The extension's own relations: where they are, and what is in them now.
+
+use std::ffi::CStr;
+
+use pgrx::datum::FromDatum;
+use pgrx::pg_sys;
+
+use super::layout::StoredLayout;
+
+const SCHEMA: &CStr = c"insta_ids";
+
+/// The OID of a relation of this name, if there is one and it is an extension's: no user's in its place.
+pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
+    // SAFETY: called in a transaction; the strings are static.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
+        let extension = pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid);
+        (extension != pg_sys::Oid::INVALID).then_some(oid)
+    }
+}
+
+/// A row of a table, while it is read.
+pub(crate) struct Row {
+    tuple: pg_sys::HeapTuple,
+    columns: pg_sys::TupleDesc,
+}
+
+impl Row {
+    fn column<T: FromDatum>(&self, number: i32) -> Option<T> {
+        let mut is_null = false;
+        // SAFETY: made by `rows`, which has the table open, and whose caller says of which type the column is.
+        unsafe {
+            let datum = pg_sys::heap_getattr(self.tuple, number, self.columns, &mut is_null);
+            T::from_datum(datum, is_null)
+        }
+    }
+
+    pub(crate) fn integer(&self, number: i32) -> Option<i32> {
+        self.column(number)
+    }
+
+    pub(crate) fn bigint(&self, number: i32) -> Option<i64> {
+        self.column(number)
+    }
+
+    pub(crate) fn boolean(&self, number: i32) -> Option<bool> {
+        self.column(number)
+    }
+
+    pub(crate) fn layout(&self, number: i32) -> Option<StoredLayout> {
+        self.column(number)
+    }
+
+    /// A `name`, in the database's encoding.
+    pub(crate) fn name(&self, number: i32) -> Option<Vec<u8>> {
+        self.column::<&CStr>(number).map(|name| name.to_bytes().to_vec())
+    }
+}
+
+/// The rows of a table as they are now, whatever the transaction's snapshot is: each as `read` makes it. None if there
+/// is no such table.
+pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row) -> T) -> Vec<T> {
+    let mut all = Vec::new();
+    let lock = pg_sys::AccessShareLock.cast_signed();
+    // SAFETY: called in a transaction with the OID of a table. A scan without a snapshot takes the newest one. What an
+    // error leaves behind, the end of the transaction or subtransaction gives back.
+    unsafe {
+        let relation = pg_sys::table_open(table, lock);
+        let index = pg_sys::Oid::INVALID;
+        let scan =
+            pg_sys::systable_beginscan(relation, index, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            all.push(read(&Row { tuple, columns: (*relation).rd_att }));
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, lock);
+    }
+    all
+}

@@ -1,0 +1,142 @@
+//! Where shards are, as a session knows it: the map and the fences of its database.
+
+use std::cell::RefCell;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use pgrx::pg_sys;
+
+use super::catalog::{relation, rows};
+use super::sequence::Sequence;
+use super::shared::Shared;
+use crate::id::{Layout, Shard};
+use crate::placement::{Assignment, Elsewhere, Fence, Placement, shard_of_schema};
+
+/// The table that is said to have changed whenever the map or a fence has.
+const MAP: &CStr = c"map";
+
+/// What the session knows: nothing, or that all shards are here, or that some are not; or it is about to.
+static KNOWS: AtomicU8 = AtomicU8::new(NOTHING);
+const NOTHING: u8 = 0;
+const READING: u8 = 1;
+const ALL_HERE: u8 = 2;
+const SOME_AWAY: u8 = 3;
+
+/// The OID of [`MAP`].
+static RELATION: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this session is told of changes to relations.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static KNOWN: RefCell<Known> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Known {
+    /// The layout of the shards' ids.
+    layout: Option<Layout>,
+    /// What their schemas' names begin with.
+    prefix: Vec<u8>,
+    placement: Placement,
+}
+
+/// Refuses to mint for a shard that is fenced here, or is on another node. Called after `nextval`, whose lock has
+/// brought in what others changed before.
+#[inline]
+pub(crate) fn check(
+    server: &Shared,
+    layout: Layout,
+    shard: Shard,
+    sequence: Sequence,
+) -> Result<(), Elsewhere> {
+    if KNOWS.load(Ordering::Relaxed) == ALL_HERE {
+        return Ok(());
+    }
+    known(
+        || server.node().to_vec(),
+        |known| {
+            let shard = if known.layout == Some(layout) {
+                i32::try_from(shard.get()).ok()
+            } else {
+                // The number means another shard, or none; but the sequence may be one of a shard.
+                sequence.schema().and_then(|schema| shard_of_schema(&schema, &known.prefix))
+            };
+            match shard {
+                Some(shard) if !known.placement.is_here(shard) => Err(known.placement.why(shard)),
+                _ => Ok(()),
+            }
+        },
+    )
+}
+
+/// Why nothing is written to a shard here, whose node this is.
+pub(crate) fn why(here: Vec<u8>, shard: i32) -> Elsewhere {
+    Elsewhere { is_fenced: true, ..known(|| here, |known| known.placement.why(shard)) }
+}
+
+/// Tells all sessions of the database, when the transaction commits, that the map or a fence has changed.
+pub(crate) fn forget_everywhere() {
+    if let Some(map) = relation(MAP) {
+        // SAFETY: takes the OID of a relation, in a transaction.
+        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(map) };
+    }
+}
+
+/// Does something with what is known, which is read first if nothing is; `here` is the name of this server's node.
+fn known<T>(here: impl FnOnce() -> Vec<u8>, act: impl FnOnce(&Known) -> T) -> T {
+    if !matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY) {
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            // SAFETY: the callback is static, and registered once.
+            unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::null()) };
+        }
+        match read(here()) {
+            Some(known) => KNOWN.set(known),
+            // The extension's SQL is from before there was a map.
+            None => return act(&Known::default()),
+        }
+    }
+    KNOWN.with_borrow(act)
+}
+
+fn read(here: Vec<u8>) -> Option<Known> {
+    let map = relation(MAP)?;
+    let [config, assignment, fence] = [relation(c"config")?, relation(c"assignment")?, relation(c"fence")?];
+    RELATION.store(map.to_u32(), Ordering::Relaxed);
+    // If an error ends this, nothing is known.
+    KNOWS.store(READING, Ordering::Relaxed);
+
+    let version = rows(map, |row| row.bigint(1)).first().copied().flatten().unwrap_or(0);
+    let config = rows(config, |row| Some((row.integer(1)?, row.name(2)?, row.layout(3)?)));
+    let (shards, prefix, layout) = config.into_iter().flatten().next().map_or_else(
+        || (0, Vec::new(), None),
+        |(shards, prefix, layout)| (shards, prefix, Layout::try_from(layout).ok()),
+    );
+    let assignments = rows(assignment, |row| {
+        Some(Assignment { first: row.integer(1)?, last: row.integer(2)?, node: row.name(3)? })
+    });
+    let fences = rows(fence, |row| {
+        let is_closed = row.boolean(2)?;
+        is_closed.then_some(Fence { shard: row.integer(1)?, to: row.name(3) })
+    });
+    let placement = Placement::new(
+        shards,
+        here,
+        version,
+        assignments.into_iter().flatten().collect(),
+        fences.into_iter().flatten().collect(),
+    );
+
+    let knows = if placement.is_complete() { ALL_HERE } else { SOME_AWAY };
+    // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one, whose
+    // sequence nobody could fence since `nextval`.
+    let _ = KNOWS.compare_exchange(READING, knows, Ordering::Relaxed, Ordering::Relaxed);
+    Some(Known { layout, prefix, placement })
+}
+
+/// Called by the server when a relation has changed, or all may have.
+extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
+    if relation == pg_sys::Oid::INVALID || relation.to_u32() == RELATION.load(Ordering::Relaxed) {
+        KNOWS.store(NOTHING, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,285 @@
+//! The map: which server has which shards, and what a server does for those it does not have.
+
+use std::process::Command;
+use std::time::Duration;
+
+use postgres::error::SqlState;
+use postgres::fallible_iterator::FallibleIterator;
+
+use crate::cluster::{Cluster, PRELOAD, checkout, count, refused, texts};
+use crate::pair::{Pair, shard_map};
+
+const RANGES: &str =
+    "SELECT string_agg(concat_ws(' ', first, last, node), ', ' ORDER BY first) FROM insta_ids.assignment";
+const VERSION: &str = "SELECT coalesce(max(version), 0) FROM insta_ids.map";
+
+/// A server that is node `a`, of 100 shards.
+fn node_a(name: &str) -> Cluster {
+    let cluster = Cluster::bare(name, &[PRELOAD, "insta_ids.node = 'a'"]);
+    cluster
+        .connect()
+        .batch_execute(
+            "CREATE EXTENSION insta_ids; SELECT insta_ids.init(100); CREATE SEQUENCE s;
+             SELECT insta_ids.add_node('a', 'host=a'), insta_ids.add_node('b', 'host=b service=b', 7)",
+        )
+        .unwrap();
+    cluster
+}
+
+#[test]
+fn shards_are_assigned() {
+    let cluster = node_a("assigned");
+    let mut client = cluster.connect();
+    let mut version = count(&mut client, VERSION);
+    for (assign, ranges) in [
+        ("0, 99, 'a'", "0 99 a"),
+        ("50, 99, 'b'", "0 49 a, 50 99 b"),
+        ("10, 10, 'b'", "0 9 a, 10 10 b, 11 49 a, 50 99 b"),
+        ("11, 49, 'b'", "0 9 a, 10 99 b"),
+        ("5, 60, 'a'", "0 60 a, 61 99 b"),
+    ] {
+        client.batch_execute(&format!("SELECT insta_ids.assign({assign})")).unwrap();
+        assert_eq!(texts(&mut client, RANGES), [ranges], "{assign}");
+        // The same again changes nothing.
+        let next = count(&mut client, VERSION);
+        client.batch_execute(&format!("SELECT insta_ids.assign({assign})")).unwrap();
+        assert_eq!((next > version, count(&mut client, VERSION)), (true, next), "{assign}");
+        version = next;
+    }
+    let placement = [(0, true), (60, true), (61, false), (99, false)];
+    for (shard, here) in placement {
+        let mint = format!("SELECT next_id({shard}, 's')");
+        assert_eq!(client.batch_execute(&mint).is_ok(), here, "{shard}");
+    }
+    let error = refused(&mut client, "SELECT next_id(61, 's')");
+    assert_eq!(error.code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
+    assert_eq!(error.message(), "shard 61 is not on this node");
+    let detail = format!("By version {version} of the map it is on node \"b\"; this is node \"a\".");
+    assert_eq!(error.detail(), Some(&*detail));
+    // Another layout's shard 61 is another one; and what is no shard is nobody's.
+    client.batch_execute("SELECT next_id(61, 's', 'twitter'), next_id(100, 's')").unwrap();
+
+    // Nor is a shard made here that is there; and what is here is not given away.
+    assert_eq!(
+        refused(&mut client, "SELECT insta_ids.create_shard(61)").message(),
+        "shard 61 is not on this node"
+    );
+    client.batch_execute("CALL insta_ids.create_shards(58, 63)").unwrap();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE node = 'a'"), 3);
+    let error = refused(&mut client, "SELECT insta_ids.assign(60, 60, 'b')");
+    assert_eq!(
+        (error.code(), error.message()),
+        (&SqlState::OBJECT_IN_USE, "shard 60 is here, and open to writers")
+    );
+    client.batch_execute("SELECT insta_ids.fence(60), insta_ids.assign(60, 60, 'b')").unwrap();
+    assert_eq!(
+        refused(&mut client, "SELECT insta_ids.unfence(60)").message(),
+        "shard 60 is not on this node"
+    );
+}
+
+#[test]
+fn what_is_refused() {
+    let cluster = node_a("map_refused");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.assign(0, 99, 'a')").unwrap();
+    for (command, code, message) in [
+        ("assign(0, 100, 'a')", "22003", "shard 100 is out of range"),
+        ("assign(5, 4, 'a')", "22023", "first shard 5 is greater than last shard 4"),
+        ("assign(5, 5, 'c')", "42704", "node \"c\" does not exist"),
+        ("add_node('', 'host=c')", "22023", "name of a node is empty"),
+        ("add_node('c', 'host=c', 7)", "23505", "another node has the number 7"),
+        ("add_node('c', 'host=c password=x')", "22023", "connection string has a password"),
+        ("add_node('c', 'host=c  PassWord = x')", "22023", "connection string has a password"),
+        ("add_node('c', 'host=c sslpassword=x')", "22023", "connection string has a password"),
+        ("add_node('c', 'postgresql://me:x@c/db')", "22023", "connection string has a password"),
+        ("add_node('c', 'postgres://me@c/db?password=x')", "22023", "connection string has a password"),
+        ("add_node('c', 'postgres://me@c/db?a=b&%70assword=x')", "22023", "connection string has a password"),
+        ("drop_node('a')", "2BP01", "node \"a\" has shards"),
+        ("drop_node('c')", "42704", "node \"c\" does not exist"),
+        ("apply_map('{}')", "22023", "map is not of format 1"),
+        ("apply_map(insta_ids.shard_map())", "55000", "map is not newer than this server's"),
+        (
+            "apply_map(insta_ids.shard_map() || '{\"version\": 99, \"shards\": 50}')",
+            "55000",
+            "map is of other shards than this database's",
+        ),
+    ] {
+        let error = refused(&mut client, &format!("SELECT insta_ids.{command}"));
+        assert_eq!((error.code().code(), error.message()), (code, message), "{command}");
+    }
+    for dsn in ["postgresql://me@c:5432,[::1]:5433/db?service=x", "host=c passfile=/etc/pass user=password"] {
+        client.batch_execute(&format!("SELECT insta_ids.add_node('c', '{dsn}')")).unwrap();
+    }
+    // Names are only names.
+    let hostile = "a\"; DROP TABLE insta_ids.node; --'";
+    client.execute("SELECT insta_ids.add_node($1::text, 'host=x')", &[&hostile]).unwrap();
+    client.batch_execute("SELECT insta_ids.drop_node('c')").unwrap();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.node"), 3);
+}
+
+/// A map goes from server to server, and is told of; nothing that is fenced is opened by it.
+#[test]
+fn a_map_is_applied() {
+    let pair = Pair::start("applied");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    assert_eq!(shard_map(&mut a), shard_map(&mut b));
+    b.batch_execute("LISTEN insta_ids_map").unwrap();
+    a.batch_execute("SELECT insta_ids.fence(3); SELECT insta_ids.assign(3, 3, 'b')").unwrap();
+    let map = shard_map(&mut a);
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
+    let told = b.notifications().timeout_iter(Duration::from_secs(10)).next().unwrap().unwrap();
+    assert_eq!(told.payload(), count(&mut b, VERSION).to_string());
+    assert_eq!(shard_map(&mut b), map);
+    assert_eq!(refused(&mut a, "INSERT INTO insta3.photos DEFAULT VALUES").message(), "shard 3 is fenced");
+    b.batch_execute("SELECT insta_ids.assign(3, 3, 'a')").unwrap();
+    a.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut b)]).unwrap();
+    assert_eq!(refused(&mut a, "INSERT INTO insta3.photos DEFAULT VALUES").message(), "shard 3 is fenced");
+    a.batch_execute("SELECT insta_ids.unfence(3); INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
+    // What a client in another language makes of it.
+    let dsn = format!("host={} user=postgres dbname=postgres", pair.a.socket.display());
+    let run = Command::new("/usr/bin/python3")
+        .arg(checkout().join("tests/clients/shard_map.py"))
+        .arg(dsn)
+        .arg(checkout().join("docs/shard-map.schema.json"))
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+/// Sessions that read the map before it changed go by the new one, at once.
+#[test]
+fn sessions_follow() {
+    let cluster = node_a("follow");
+    let mut client = cluster.connect();
+    let mut other = cluster.connect();
+    let mint = "SELECT next_id(5, 's')";
+    other.batch_execute(mint).unwrap();
+    client.batch_execute("SELECT insta_ids.assign(5, 5, 'b')").unwrap();
+    assert_eq!(refused(&mut other, mint).message(), "shard 5 is not on this node");
+    // By hand, too.
+    client.batch_execute("UPDATE insta_ids.assignment SET node = 'a'").unwrap();
+    other.batch_execute(mint).unwrap();
+    // Not before it is committed, nor if it is rolled back; its own session sees it at once.
+    client.batch_execute("BEGIN; SELECT insta_ids.assign(5, 5, 'b')").unwrap();
+    other.batch_execute(mint).unwrap();
+    assert!(client.batch_execute(mint).is_err());
+    client.batch_execute("ROLLBACK").unwrap();
+    client.batch_execute(mint).unwrap();
+    other.batch_execute(mint).unwrap();
+    // An old snapshot does not bring an old map back.
+    other.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM insta_ids.assignment").unwrap();
+    client.batch_execute("SELECT insta_ids.assign(5, 5, 'b')").unwrap();
+    assert!(other.batch_execute(mint).is_err());
+    other.batch_execute("ROLLBACK").unwrap();
+    assert!(other.batch_execute(mint).is_err());
+}
+
+/// The name of a server is its own: it is no row, and what is in force is what the server was started with.
+#[test]
+fn the_name_of_a_server() {
+    let cluster = node_a("named");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.assign(0, 99, 'b')").unwrap();
+    let this_node = "SELECT coalesce(insta_ids.this_node(), 'none')";
+    assert_eq!(texts(&mut client, this_node), ["a"]);
+    assert!(client.batch_execute("SET insta_ids.node = 'b'").is_err());
+    client.batch_execute("ALTER SYSTEM SET insta_ids.node = 'b'").unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let mut client = cluster.connect();
+    assert_eq!(texts(&mut client, this_node), ["a"]);
+    assert!(client.batch_execute("SELECT next_id(5, 's')").is_err());
+    for (set, name) in [
+        ("SET insta_ids.node = 'b'", "b"),
+        ("RESET insta_ids.node", "a"),
+        ("SET insta_ids.node = ''", "none"),
+    ] {
+        cluster.connect().batch_execute(&format!("ALTER SYSTEM {set}")).unwrap();
+        cluster.stop();
+        cluster.up();
+        let mut client = cluster.connect();
+        assert_eq!(texts(&mut client, this_node), [name]);
+        // Without a name, all shards are here.
+        assert_eq!(client.batch_execute("SELECT next_id(5, 's')").is_ok(), name != "a", "{name}");
+    }
+}
+
+/// A dump brings map, version and fences back.
+#[test]
+fn restored_from_a_dump() {
+    let pair = Pair::start("map_dumped");
+    let mut client = pair.a.connect();
+    client.batch_execute("SELECT insta_ids.fence(2); SELECT insta_ids.assign(9, 9, 'b')").unwrap();
+    client.batch_execute("CREATE DATABASE restored").unwrap();
+    pair.a.restore("postgres", "postgres", "restored");
+    let mut restored = pair.a.connect_to("restored");
+    assert_eq!(shard_map(&mut restored), shard_map(&mut client));
+    for write in
+        ["INSERT INTO insta2.photos DEFAULT VALUES", "SELECT insta2.next_id()", "DROP TABLE insta2.likes"]
+    {
+        assert!(restored.batch_execute(write).is_err(), "{write}");
+    }
+    restored.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
+    restored.batch_execute("SELECT insta_ids.unfence(2); INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+}
+
+/// Each finding of the map is made, and goes when its hint is followed.
+#[test]
+fn what_check_finds() {
+    const FINDINGS: &str = "SELECT concat_ws('|', severity, code, object, detail) FROM insta_ids.check()";
+    let pair = Pair::start("map_checked");
+    let mut a = pair.a.connect();
+    assert_eq!(texts(&mut a, FINDINGS), [""; 0]);
+    let hint = "SELECT regexp_replace(hint, '^If it is written to there: ', '') FROM insta_ids.check()";
+
+    // Made by hand, past what assign looks at.
+    a.batch_execute("UPDATE insta_ids.assignment SET node = 'c'").unwrap();
+    let found = texts(&mut a, FINDINGS);
+    assert_eq!(found[0], "error|unknown_node|c|The map has shards from 0 to 63 on it.");
+    assert_eq!(
+        found[1],
+        "error|misplaced_shard|insta0|It is open to writers here, and the map has shard 0 on node \"c\"."
+    );
+    assert_eq!(found.len(), 5);
+    a.batch_execute("SELECT insta_ids.add_node('c', 'host=c')").unwrap();
+    for fence in texts(&mut a, hint) {
+        a.batch_execute(&fence).unwrap();
+    }
+    assert_eq!(texts(&mut a, FINDINGS), [""; 0]);
+
+    a.batch_execute(
+        "UPDATE insta_ids.assignment SET node = 'a'; DELETE FROM insta_ids.fence WHERE shard < 2",
+    )
+    .unwrap();
+    a.batch_execute(
+        "DROP TRIGGER insta_ids_fence ON insta1.photos; INSERT INTO insta_ids.fence VALUES (1, true)",
+    )
+    .unwrap();
+    assert_eq!(
+        texts(&mut a, FINDINGS),
+        ["error|gap_in_fence|insta1.photos|Shard 1 is fenced, and this table is not."]
+    );
+    let mending = texts(&mut a, hint);
+    a.batch_execute(&mending[0]).unwrap();
+    assert_eq!(texts(&mut a, FINDINGS), [""; 0]);
+
+    a.batch_execute("SELECT insta_ids.unfence(n) FROM unnest('{1, 2, 3}'::integer[]) n; SELECT insta_ids.open_shards('{0}')").unwrap();
+    a.batch_execute("SELECT insta_ids.move_offer(0, 1, 'b'); UPDATE insta_ids.move SET step_at = now() - interval '2 days'").unwrap();
+    let found = texts(&mut a, "SELECT concat_ws('|', code, object, hint) FROM insta_ids.check()");
+    let next = "On node b: CALL insta_ids.move_shards(0, 1, 'a'); to end it instead, CALL insta_ids.move_abort(0, 1)";
+    assert_eq!(found, [format!("old_move|insta_ids_0_1|{next}")]);
+    a.batch_execute("SELECT insta_ids.move_withdraw('insta_ids_0_1')").unwrap();
+
+    a.batch_execute("ALTER SYSTEM SET insta_ids.node = ''").unwrap();
+    a.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let mut a = pair.a.connect();
+    a.batch_execute("LOAD 'insta_ids'").unwrap();
+    assert_eq!(
+        texts(&mut a, FINDINGS),
+        ["warning|other_name|insta_ids.node|It is set to \"\", and \"a\" is in force."]
+    );
+    pair.a.stop();
+    pair.a.up();
+    let found = texts(&mut pair.a.connect(), "SELECT code FROM insta_ids.check()");
+    assert_eq!(found, ["unnamed_server"]);
+}

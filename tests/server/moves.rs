@@ -1,0 +1,392 @@
+//! Promise: a shard is written to on one server at a time, and takes its ids with it.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postgres::NoTls;
+use postgres::error::SqlState;
+
+use crate::cluster::checkout;
+use crate::cluster::{count, duplicates, ids, refused, texts, within};
+use crate::pair::{Move, Pair, STEPS, shard_map};
+
+const FENCED: &SqlState = &SqlState::READ_ONLY_SQL_TRANSACTION;
+
+/// Writers of a shard: each goes to the other node when the one it is on refuses, and returns the ids of the rows that
+/// were committed, with the longest time between two.
+fn written(pair: &Pair, sessions: usize, during: impl FnOnce()) -> (Vec<Vec<i64>>, Duration) {
+    let stop = AtomicBool::new(false);
+    let longest = Mutex::new(Duration::ZERO);
+    let all = thread::scope(|scope| {
+        let writers: Vec<_> = (0..sessions)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut nodes = [&pair.a, &pair.b].into_iter().cycle();
+                    let mut client = nodes.next().unwrap().connect();
+                    let mut committed = Vec::new();
+                    let mut last = Instant::now();
+                    while !stop.load(Ordering::Relaxed) {
+                        let insert =
+                            "INSERT INTO insta2.photos SELECT FROM generate_series(1, 10) RETURNING id";
+                        match client.query(insert, &[]) {
+                            Ok(rows) => {
+                                committed.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+                                let mut longest = longest.lock().unwrap();
+                                *longest = (*longest).max(last.elapsed());
+                                last = Instant::now();
+                                // At full speed they would outrun what one session applies on the other node.
+                                thread::sleep(Duration::from_millis(5));
+                            }
+                            Err(error) => {
+                                let moved = [FENCED, &SqlState::UNDEFINED_TABLE];
+                                assert!(error.code().is_some_and(|code| moved.contains(&code)), "{error:?}");
+                                thread::sleep(Duration::from_millis(2));
+                                client = nodes.next().unwrap().connect();
+                            }
+                        }
+                    }
+                    committed
+                })
+            })
+            .collect();
+        during();
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    (all, longest.into_inner().unwrap())
+}
+
+/// Nothing lost, nothing twice, and nothing written but where the shards are now.
+fn check(pair: &Pair, committed: &[Vec<i64>]) {
+    let there = ids(&mut pair.b.connect(), "SELECT id FROM insta2.photos ORDER BY id");
+    assert_eq!(duplicates(committed), 0);
+    let lost = committed.iter().flatten().filter(|id| there.binary_search(id).is_err()).count();
+    assert_eq!(lost, 0, "of {}", there.len());
+    let mut a = pair.a.connect();
+    for write in ["INSERT INTO insta2__moved.photos DEFAULT VALUES", "TRUNCATE insta2__moved.photos CASCADE"]
+    {
+        assert_eq!(refused(&mut a, write).code(), FENCED);
+    }
+    assert_eq!(refused(&mut a, "SELECT next_id(2, 'insta2__moved.table_id_seq')").code(), FENCED);
+    for client in [&mut a, &mut pair.b.connect()] {
+        assert_eq!(count(client, "SELECT count(*) FROM insta_ids.moves"), 0);
+        assert_eq!(count(client, "SELECT count(*) FROM pg_replication_slots"), 0);
+        assert_eq!(count(client, "SELECT count(*) FROM pg_publication"), 0);
+        assert_eq!(count(client, "SELECT count(*) FROM pg_subscription"), 0);
+        assert_eq!(
+            texts(client, "SELECT concat_ws(' ', code, object, detail) FROM insta_ids.check()"),
+            [""; 0]
+        );
+    }
+    let [map, other] = [&pair.a, &pair.b].map(|node| shard_map(&mut node.connect()));
+    assert_eq!(map, other);
+}
+
+#[test]
+fn by_steps_under_writers() {
+    let pair = Pair::start("moves");
+    pair.a
+        .connect()
+        .batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 50000)")
+        .unwrap();
+    let (committed, longest) = written(&pair, 4, || {
+        let mut moving = Move::of(&pair, 1, 2);
+        for step in STEPS {
+            // As after a driver's death: what is done already is found.
+            for _ in 0..2 {
+                moving.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    println!("{} rows, longest pause {longest:?}", committed.iter().map(Vec::len).sum::<usize>());
+    check(&pair, &committed);
+    let mut b = pair.b.connect();
+    let nodes =
+        "SELECT string_agg(concat_ws(' ', shard, node, state), ', ' ORDER BY shard) FROM insta_ids.shards";
+    assert_eq!(texts(&mut b, nodes), ["1 b active, 2 b active"]);
+    let mut a = pair.a.connect();
+    assert_eq!(texts(&mut a, nodes), ["0 a active, 1 b moved, 2 b moved, 3 a active"]);
+    // And what is left of them goes.
+    a.batch_execute("SELECT insta_ids.drop_shard(1), insta_ids.drop_shard(2)").unwrap();
+    assert_eq!(texts(&mut a, nodes), ["0 a active, 3 a active"]);
+}
+
+#[test]
+fn by_one_call_under_writers() {
+    let pair = Pair::start("call");
+    if !pair.have_dblink() {
+        return;
+    }
+    pair.a
+        .connect()
+        .batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 50000)")
+        .unwrap();
+    let (committed, longest) = written(&pair, 4, || {
+        thread::sleep(Duration::from_millis(100));
+        pair.b.connect().batch_execute("CALL insta_ids.move_shards(0, 3, 'a')").unwrap();
+        thread::sleep(Duration::from_millis(100));
+    });
+    println!("{} rows, longest pause {longest:?}", committed.iter().map(Vec::len).sum::<usize>());
+    check(&pair, &committed);
+    let mut b = pair.b.connect();
+    let again = refused(&mut b, "CALL insta_ids.move_shards(0, 3, 'a')");
+    assert_eq!(
+        (again.code(), again.message()),
+        (&SqlState::DUPLICATE_OBJECT, "shard 0 is on this node already")
+    );
+}
+
+/// Each on its way past the check when the fence comes: none mints or writes after the mark.
+#[test]
+fn whoever_is_past_the_check() {
+    let pair = Pair::start("races");
+    let mut a = pair.a.connect();
+    a.batch_execute("CREATE SEQUENCE insta2.cached CACHE 100").unwrap();
+    let begin = |commands: &str| {
+        let mut client = pair.a.connect();
+        client.batch_execute(commands).unwrap();
+        client
+    };
+    let mint = "SELECT next_id(2, 'insta2.table_id_seq')";
+
+    // Who has minted, or written, in an open transaction is waited for.
+    for holding in [mint, "INSERT INTO insta2.photos DEFAULT VALUES", "UPDATE insta2.likes SET photo = NULL"]
+    {
+        let mut holder = begin(&format!("BEGIN; {holding}"));
+        let error = refused(&mut a, "SELECT insta_ids.fence(2, lock_timeout => '300ms')");
+        assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{holding}");
+        assert!(error.detail().unwrap().contains("is in use by process "), "{error:?}");
+        holder.batch_execute("COMMIT").unwrap();
+    }
+    let mut two_phases = begin(&format!("BEGIN; {mint}; PREPARE TRANSACTION 'holding'"));
+    let error = refused(&mut a, "SELECT insta_ids.fence(2, lock_timeout => '300ms')");
+    assert!(error.detail().unwrap().ends_with("is in use by prepared transaction \"holding\"."), "{error:?}");
+    two_phases.batch_execute("COMMIT PREPARED 'holding'").unwrap();
+
+    // Who has not is refused, whatever it has seen, cached or prepared before.
+    let prepared = "PREPARE mint AS SELECT next_id(2, 'insta2.table_id_seq'); EXECUTE mint";
+    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM insta_ids.fence";
+    let cursor = "BEGIN; DECLARE minting CURSOR FOR SELECT next_id(2, 'insta2.table_id_seq') FROM generate_series(1, 9)";
+    let mut stopped = [
+        (begin(prepared), "EXECUTE mint"),
+        (begin("SELECT next_id(2, 'insta2.cached')"), "SELECT next_id(2, 'insta2.cached')"),
+        (begin(snapshot), mint),
+        (begin(snapshot), "INSERT INTO insta2.photos (id) VALUES (4035675246378683394)"),
+        (begin(cursor), "FETCH minting"),
+        (
+            begin("SELECT next_id(2, 'insta2.table_id_seq', 'twitter')"),
+            "SELECT next_id(2, 'insta2.table_id_seq', 'twitter')",
+        ),
+        (begin(""), "SELECT next_ids(2, 'insta2.table_id_seq', 5)"),
+        (begin(""), "DELETE FROM insta2.photos"),
+        (begin(""), "SELECT insta2.next_id()"),
+    ];
+    a.batch_execute("SELECT insta_ids.fence(2)").unwrap();
+    for (client, command) in &mut stopped {
+        assert_eq!(refused(client, command).code(), FENCED, "{command}");
+    }
+    // Others go on.
+    a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES; SELECT insta_ids.unfence(2)").unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+}
+
+/// The time that the target goes on from is later than that of any id of the source.
+#[test]
+fn the_mark_covers_every_id() {
+    let pair = Pair::start("mark");
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+    let mut a = pair.a.connect();
+    let newest = ids(&mut a, "SELECT next_id(2, 'insta2.table_id_seq') FROM generate_series(1, 50000)");
+    STEPS[5..].iter().for_each(|step| moving.step(step).unwrap());
+    let first =
+        ids(&mut pair.b.connect(), "SELECT next_id(2, 'insta2.table_id_seq') FROM generate_series(1, 2000)");
+    assert!(first.iter().min() > newest.iter().max());
+    let used = count(&mut pair.b.connect(), "SELECT last_value FROM insta2.table_id_seq");
+    assert_eq!(used, 52_000);
+}
+
+/// What is refused before anything is made, and what there is to see then.
+#[test]
+fn what_cannot_move() {
+    let pair = Pair::start("unmovable");
+    let mut a = pair.a.connect();
+    let offer = "SELECT insta_ids.move_offer(2, 2, 'b')";
+    let cases = [
+        ("CREATE TABLE insta2.keyless (x integer)", "DROP TABLE insta2.keyless", "has no primary key"),
+        (
+            "CREATE UNLOGGED TABLE insta2.fast (x integer PRIMARY KEY)",
+            "DROP TABLE insta2.fast",
+            "is unlogged",
+        ),
+        (
+            "CREATE TABLE public.heir () INHERITS (insta2.photos)",
+            "DROP TABLE public.heir",
+            "heir of insta2.photos",
+        ),
+        (
+            "SELECT insta_ids.add_migration('0002', 'CREATE TABLE more (id bigint PRIMARY KEY)')",
+            "DELETE FROM insta_ids.migration WHERE number = 2",
+            "Migration \"0002\" is pending there.",
+        ),
+        ("SELECT insta_ids.fence(2)", "SELECT insta_ids.unfence(2)", "It is fenced."),
+        (
+            "CREATE SEQUENCE public.s; ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT next_id(2, 'public.s')",
+            "ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT insta2.next_id(); DROP SEQUENCE public.s",
+            "which is not of this shard",
+        ),
+    ];
+    for (cause, mended, said) in cases {
+        a.batch_execute(cause).unwrap();
+        let error = refused(&mut a, offer);
+        assert!(error.detail().unwrap().contains(said), "{cause}: {error:?}");
+        assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.move"), 0);
+        assert_eq!(count(&mut a, "SELECT count(*) FROM pg_publication"), 0);
+        a.batch_execute(mended).unwrap();
+    }
+
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.step("offer").unwrap();
+    // From here on nobody alters it.
+    for ddl in [
+        "ALTER TABLE insta2.photos ADD COLUMN x integer",
+        "CREATE TABLE insta2.later (id bigint PRIMARY KEY)",
+        "CREATE INDEX ON insta2.photos (caption)",
+        "DROP TABLE insta2.likes",
+        "ALTER SCHEMA insta2 RENAME TO other",
+        "DROP SCHEMA insta2 CASCADE",
+        "ALTER TABLE insta2.likes SET SCHEMA insta2; CREATE VIEW insta2.v AS SELECT 1",
+        "CREATE RULE nothing AS ON DELETE TO insta2.photos DO INSTEAD NOTHING",
+    ] {
+        let error = refused(&mut a, ddl);
+        assert_eq!(error.code(), &SqlState::OBJECT_IN_USE, "{ddl}: {error:?}");
+        assert_eq!(error.message(), "shard 2 moves or is fenced, and cannot be altered");
+    }
+    a.batch_execute("ALTER TABLE insta3.photos ADD COLUMN x integer; REINDEX TABLE insta2.photos").unwrap();
+    a.batch_execute("ALTER TABLE insta3.photos DROP COLUMN x").unwrap();
+    for command in
+        ["SELECT insta_ids.drop_shard(2)", "SELECT insta_ids.fence(2)", "SELECT insta_ids.unfence(2)"]
+    {
+        assert_eq!(refused(&mut a, command).message(), "shards from 2 to 2 are moving");
+    }
+
+    // And the target refuses what is not the same there.
+    let mut b = pair.b.connect();
+    b.batch_execute("SELECT insta_ids.add_migration('other', 'CREATE TABLE t ()')").unwrap();
+    let error = moving.step("prepare").unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "migration \"other\" is not the same on node \"a\"");
+    b.batch_execute("DELETE FROM insta_ids.migration").unwrap();
+    moving.step("prepare").unwrap();
+    assert_eq!(refused(&mut b, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
+    moving.abort().unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    assert_eq!(texts(&mut b, "SELECT schema::text FROM insta_ids.shards"), [""; 0]);
+
+    // What was made by hand is not made by migrations.
+    a.batch_execute("ALTER TABLE insta2.photos ADD COLUMN by_hand integer").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.step("offer").unwrap();
+    let error = moving.step("prepare").unwrap_err();
+    let error = error.as_db_error().unwrap();
+    assert_eq!(error.message(), "shard 2 is not what its migrations make");
+    assert_eq!(error.detail().unwrap(), "Column photos.by_hand: here nothing, on node \"a\" integer.");
+    moving.abort().unwrap();
+}
+
+/// Partitions are not of migrations, and go with their shard.
+#[test]
+fn with_partitions() {
+    let pair = Pair::start("partitioned");
+    let mut a = pair.a.connect();
+    let migration =
+        "CREATE TABLE events (id bigint PRIMARY KEY DEFAULT next_id(), x integer) PARTITION BY RANGE (id)";
+    a.batch_execute(&format!("SELECT insta_ids.add_migration('0002', '{migration}')")).unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    a.batch_execute(
+        "SELECT insta_ids.create_partitions('insta2.events', '1 day', now(), now() + interval '2 days', 'UTC');
+         INSERT INTO insta2.events (x) SELECT generate_series(1, 1000)",
+    )
+    .unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    for step in STEPS {
+        moving.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
+    }
+    let mut b = pair.b.connect();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.events"), 1000);
+    assert!(
+        count(&mut b, "SELECT count(*) FROM pg_inherits i WHERE i.inhparent = 'insta2.events'::regclass")
+            >= 2
+    );
+    b.batch_execute("INSERT INTO insta2.events (x) VALUES (1)").unwrap();
+}
+
+/// Whoever moves shards needs no superuser on the server that they leave.
+#[test]
+fn without_a_superuser_on_the_source() {
+    let pair = Pair::start("mover");
+    let mut a = pair.a.connect();
+    a.batch_execute(
+        "CREATE ROLE mover LOGIN REPLICATION; GRANT CREATE ON DATABASE postgres TO mover;
+         SELECT insta_ids.grant_provisioning('mover')",
+    )
+    .unwrap();
+    let mut mover = pair.a.config().user("mover").connect(NoTls).unwrap();
+    mover.batch_execute("CALL insta_ids.create_shards(4, 4)").unwrap();
+    mover.batch_execute("INSERT INTO insta4.photos SELECT FROM generate_series(1, 100)").unwrap();
+    for step in [
+        "move_offer(4, 4, 'b')",
+        "move_slot('insta_ids_4_4')",
+        "move_fence('insta_ids_4_4')",
+        "move_mark('insta_ids_4_4')",
+        "move_hashes('insta_ids_4_4')",
+        "move_withdraw('insta_ids_4_4', true)",
+    ] {
+        mover
+            .batch_execute(&format!("SELECT insta_ids.{step}"))
+            .unwrap_or_else(|error| panic!("{step}: {error:?}"));
+    }
+    mover.batch_execute("INSERT INTO insta4.photos DEFAULT VALUES").unwrap();
+    within(Duration::from_secs(5), || count(&mut mover, "SELECT count(*) FROM pg_replication_slots") == 0);
+}
+
+/// The steps as docs/servers.md has them, by psql.
+#[test]
+fn by_the_book() {
+    let pair = Pair::start("book");
+    let mut a = pair.a.connect();
+    a.batch_execute("CALL insta_ids.create_shards(4, 7)").unwrap();
+    a.batch_execute("INSERT INTO insta5.photos SELECT FROM generate_series(1, 1000)").unwrap();
+    let text = std::fs::read_to_string(checkout().join("docs/servers.md")).unwrap();
+    let mut script = String::new();
+    for block in text.split("```sql steps-").skip(1) {
+        let (server, block) = block.split_once('\n').unwrap();
+        let cluster = if server == "source" { &pair.a } else { &pair.b };
+        script.extend(["\\connect postgres postgres ", &cluster.socket.display().to_string(), "\n"]);
+        for line in block.split("```").next().unwrap().lines() {
+            // Again and again, as it says.
+            if let Some((query, _)) = line.split_once(";  -- until it is true") {
+                let wait = query.replacen("SELECT ", "SELECT pg_sleep(0.1) WHERE NOT ", 1);
+                script += &format!("{wait};\n").repeat(100);
+            } else {
+                script.extend([line, "\n"]);
+            }
+        }
+    }
+    let mut psql = pair.a.program("psql", "postgres");
+    let run = psql
+        .args(["-X", "-v", "ON_ERROR_STOP=1", "-f", "-", "postgres"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    run.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta5.photos"), 1000);
+    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.moves"), 0);
+}

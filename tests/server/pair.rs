@@ -1,0 +1,182 @@
+//! Two servers that shards move between, and a move step by step, as by hand.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postgres::{Client, Error, NoTls};
+
+use crate::cluster::{Cluster, PRELOAD};
+
+/// What a server needs that shards leave or come to.
+pub fn settings(node: &str) -> Vec<String> {
+    let node = format!("insta_ids.node = '{node}'");
+    [PRELOAD, "wal_level = logical", "max_prepared_transactions = 4", &node].map(str::to_owned).to_vec()
+}
+
+pub const MIGRATION: &str = "
+    SELECT insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), caption text);
+        CREATE TABLE likes (id bigint PRIMARY KEY DEFAULT next_id(), photo bigint REFERENCES photos)')";
+
+/// Node `a`, which has all shards, and node `b`, which has the map.
+pub struct Pair {
+    pub a: Cluster,
+    pub b: Cluster,
+}
+
+impl Pair {
+    /// With the shards 0 to 3.
+    pub fn start(name: &str) -> Self {
+        let start = |node: &str| {
+            let settings = settings(node);
+            Cluster::bare(&format!("{name}_{node}"), &settings.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let pair = Self { a: start("a"), b: start("b") };
+        pair.prepare();
+        pair
+    }
+
+    pub fn prepare(&self) {
+        let dsn =
+            |cluster: &Cluster| format!("host={} user=postgres dbname=postgres", cluster.socket.display());
+        let mut a = self.a.connect();
+        a.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(64)").unwrap();
+        a.batch_execute(MIGRATION).unwrap();
+        for (node, cluster) in [("a", &self.a), ("b", &self.b)] {
+            a.execute("SELECT insta_ids.add_node($1::text, $2)", &[&node, &dsn(cluster)]).unwrap();
+        }
+        a.batch_execute("SELECT insta_ids.assign(0, 63, 'a')").unwrap();
+        a.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
+        let mut b = self.b.connect();
+        b.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+        b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    }
+
+    /// Whether the servers have what one drives a move by, from the other.
+    pub fn have_dblink(&self) -> bool {
+        let dblink = "CREATE EXTENSION IF NOT EXISTS dblink";
+        let there = self.b.connect().batch_execute(dblink).is_ok();
+        if !there {
+            eprintln!("SKIPPED: this PostgreSQL has no dblink, so moves are driven step by step alone");
+        }
+        there
+    }
+}
+
+pub fn shard_map(client: &mut Client) -> String {
+    client.query_one("SELECT insta_ids.shard_map()::text", &[]).unwrap().get(0)
+}
+
+/// The steps of a move, in their order.
+pub const STEPS: [&str; 9] =
+    ["offer", "prepare", "slot", "subscribe", "copied", "fence", "drained", "hand over", "finish"];
+
+/// A move from node `a` to node `b`, driven from here.
+pub struct Move<'a> {
+    pair: &'a Pair,
+    name: String,
+    range: [i32; 2],
+    offer: String,
+    mark: String,
+    version: i64,
+}
+
+impl<'a> Move<'a> {
+    pub fn of(pair: &'a Pair, first: i32, last: i32) -> Self {
+        let name = format!("insta_ids_{first}_{last}");
+        Self { pair, name, range: [first, last], offer: String::new(), mark: String::new(), version: 0 }
+    }
+
+    /// Does one of [`STEPS`].
+    pub fn step(&mut self, step: &str) -> Result<(), Error> {
+        let (mut a, mut b) = (self.pair.a.config().connect(NoTls)?, self.pair.b.config().connect(NoTls)?);
+        let name = &self.name;
+        let text = |row: postgres::Row| row.get::<_, String>(0);
+        match step {
+            "offer" => {
+                let offer =
+                    format!("SELECT insta_ids.move_offer({}, {}, 'b')::text", self.range[0], self.range[1]);
+                self.offer = text(a.query_one(&offer, &[])?);
+            }
+            "prepare" => {
+                b.execute("SELECT insta_ids.move_prepare($1::text::jsonb)", &[&self.offer])?;
+            }
+            "slot" => a.batch_execute(&format!("SELECT insta_ids.move_slot('{name}')"))?,
+            "subscribe" => b.batch_execute(&format!("SELECT insta_ids.move_subscribe('{name}')"))?,
+            "copied" => {
+                let slots = "SELECT insta_ids.move_table_slots($1::text::name)::text";
+                let mut waited_for = String::new();
+                while !b.query_one(&format!("SELECT insta_ids.move_copied('{name}')"), &[])?.get::<_, bool>(0)
+                {
+                    thread::sleep(Duration::from_millis(200));
+                    let now = text(b.query_one(slots, &[name])?);
+                    let lost = "SELECT insta_ids.move_slots_lost($1::text::name[])";
+                    if now == waited_for && a.query_one(lost, &[&now])?.get(0) {
+                        println!("{name} is copied again");
+                        b.batch_execute(&format!("SELECT insta_ids.move_recopy('{name}')"))?;
+                    }
+                    waited_for = now;
+                }
+            }
+            "fence" => a.batch_execute(&format!("SELECT insta_ids.move_fence('{name}')"))?,
+            "drained" => {
+                self.mark = text(a.query_one(&format!("SELECT insta_ids.move_mark('{name}')::text"), &[])?);
+                until(&mut b, &format!("SELECT insta_ids.move_drained('{name}', '{}')", self.mark))?;
+            }
+            "hand over" => {
+                let hashes =
+                    text(a.query_one(&format!("SELECT insta_ids.move_hashes('{name}')::text"), &[])?);
+                let hand_over =
+                    format!("SELECT insta_ids.move_hand_over('{name}', '{}', '{hashes}')", self.mark);
+                self.version = b.query_one(&hand_over, &[])?.get(0);
+            }
+            _ => {
+                for client in [&mut a, &mut b] {
+                    client.batch_execute(&format!(
+                        "SELECT insta_ids.move_finish('{name}', {})",
+                        self.version
+                    ))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is left of it, from whatever it has come to.
+    pub fn resume(&mut self) -> Result<(), Error> {
+        let step = format!("SELECT step FROM insta_ids.move WHERE name = '{}'", self.name);
+        let mut b = self.pair.b.config().connect(NoTls)?;
+        let come: Option<String> = b.query_opt(&step, &[])?.map(|row| row.get(0));
+        if come.as_deref() == Some("handed over") {
+            self.version = b.query_one("SELECT version FROM insta_ids.map", &[])?.get(0);
+            return self.step("finish");
+        }
+        let left = b.query_opt("SELECT 1 FROM insta_ids.shard WHERE shard = $1", &[&self.range[0]])?;
+        if come.is_none() && left.is_some() {
+            return Ok(());
+        }
+        STEPS.iter().try_for_each(|step| self.step(step))
+    }
+
+    /// Ends it, if it has not come too far.
+    pub fn abort(&self) -> Result<(), Error> {
+        let name = &self.name;
+        let mut b = self.pair.b.config().connect(NoTls)?;
+        let mut slots: Option<String> = None;
+        if b.query_opt("SELECT 1 FROM insta_ids.move WHERE name = $1::text::name", &[name])?.is_some() {
+            slots = b.query_one(&format!("SELECT insta_ids.move_cancel('{name}')"), &[])?.get(0);
+        }
+        let mut a = self.pair.a.config().connect(NoTls)?;
+        let withdraw =
+            format!("SELECT insta_ids.move_withdraw('{name}', cancelled_there => true, table_slots => $1)");
+        a.execute(&withdraw, &[&slots]).map(drop)
+    }
+}
+
+fn until(client: &mut Client, query: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while !client.query_one(query, &[])?.get::<_, bool>(0) {
+        assert!(Instant::now() < deadline, "not so within a minute: {query}");
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
