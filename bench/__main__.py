@@ -9,6 +9,7 @@ import figures
 import plots
 from adoption import adoption
 from minting import calls, growth, latency, sessions
+from moves import moves
 from reading import decoding, ranges
 from rows import caches, copies, inserts
 from server import about, connect, value
@@ -28,6 +29,7 @@ PARTS = [
     wal,
     shards,
     adoption,
+    moves,
     all_shards,
 ]
 

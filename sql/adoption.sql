@@ -367,6 +367,9 @@ BEGIN
             DETAIL = format('The schema of shard %s is called %I.', shard, name),
             HINT = format('Rename it: ALTER SCHEMA %s RENAME TO %I', schema, name);
     END IF;
+    -- Nobody assigns or offers shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_placement(shard), insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
     -- Waits for another session that is making it.
     INSERT INTO insta_ids.shard (shard) VALUES (claim_shard.shard) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
@@ -591,6 +594,12 @@ BEGIN
     LOOP
         PERFORM insta_ids.rewrite_function(next.function, 'plpgsql',
             format('AS %L', insta_ids.write_function(layout, next.shard, next.sequence)), true);
+    END LOOP;
+    FOR next IN
+        SELECT t.tgrelid::regclass AS relation FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = schema AND t.tgname = 'insta_ids_fence'
+    LOOP
+        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', next.relation);
     END LOOP;
     PERFORM insta_ids.tell_of_dependents(schema);
     DELETE FROM insta_ids.shard_migration m WHERE m.shard = number;

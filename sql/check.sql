@@ -47,7 +47,7 @@ BEGIN
     JOIN insta_ids.shard_schema s ON s.shard = f.shard
     JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
     WHERE f.is_closed
-        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence')
+        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
     ORDER BY f.shard, c.relname;
 
     RETURN QUERY
@@ -708,7 +708,7 @@ BEGIN
             OR c.relreplident IN ('d', 'i') AND NOT EXISTS (
                 SELECT FROM pg_index i
                 WHERE i.indrelid = c.oid AND i.indisvalid
-                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))
+                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate ELSE i.indisreplident END))
     ORDER BY s.shard, c.relname;
 END
 $$;

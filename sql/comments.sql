@@ -149,6 +149,8 @@ COMMENT ON TABLE insta_ids.config IS
     'what init set up: one row';
 COMMENT ON TABLE insta_ids.shard IS
     'the shards of this database';
+COMMENT ON FUNCTION insta_ids.check_dependents(integer, oid) IS
+    'refuses to drop a shard that something outside depends on';
 COMMENT ON VIEW insta_ids.shards IS
     'the shards of this database: their schemas, migrations and sizes';
 
@@ -337,6 +339,8 @@ COMMENT ON FUNCTION insta_ids.check_node(name) IS
     'refuses a node that is not on the map';
 COMMENT ON FUNCTION insta_ids.check_dsn(text) IS
     'refuses a connection string with a password';
+COMMENT ON FUNCTION insta_ids.check_left(integer, integer) IS
+    'refuses shards that have moved away, and of which something is still here';
 COMMENT ON FUNCTION insta_ids.check_placement(integer) IS
     'refuses to have a shard here that the map has elsewhere';
 COMMENT ON FUNCTION insta_ids.set_assignments(integer[], integer[], name[]) IS
@@ -373,6 +377,8 @@ COMMENT ON FUNCTION insta_ids.refuse(integer) IS
     'raises the error of a shard that is not written to here';
 COMMENT ON FUNCTION insta_ids.refuse_write() IS
     'the trigger that a fence is made of';
+COMMENT ON FUNCTION insta_ids.fenced_schemas() IS
+    'schemas of shards that move or are fenced, as they are now';
 COMMENT ON FUNCTION insta_ids.keep_fenced() IS
     'refuses who alters what moves or is fenced';
 COMMENT ON FUNCTION insta_ids.fence_changed() IS
@@ -405,7 +411,7 @@ COMMENT ON FUNCTION insta_ids.move_fence(name, text) IS
     'source: closes the shards of a move to all who write';
 COMMENT ON FUNCTION insta_ids.move_mark(name) IS
     'source: what the target goes on from, once the fence is committed';
-COMMENT ON FUNCTION insta_ids.move_table_slots(name) IS
+COMMENT ON FUNCTION insta_ids.move_table_slots(name, "char"[]) IS
     'target: the slots that tables are copied by which have not caught up';
 COMMENT ON FUNCTION insta_ids.move_slots_lost(name[]) IS
     'source: whether one of these slots is not there';
@@ -419,9 +425,9 @@ COMMENT ON FUNCTION insta_ids.move_hand_over(name, jsonb, jsonb, jsonb) IS
     'target: takes the shards over if all rows are here; the version of the map';
 COMMENT ON FUNCTION insta_ids.move_finish(name, bigint) IS
     'source, then target: ends a move whose shards were handed over';
-COMMENT ON FUNCTION insta_ids.move_cancel(name) IS
+COMMENT ON FUNCTION insta_ids.move_cancel(name, uuid) IS
     'target: forgets what was made for a move whose shards were not handed over';
-COMMENT ON FUNCTION insta_ids.move_withdraw(name, boolean, text) IS
+COMMENT ON FUNCTION insta_ids.move_withdraw(name, jsonb) IS
     'source: takes an offer back that the target has cancelled, and opens the shards';
 COMMENT ON FUNCTION insta_ids.prepare_move(jsonb, text) IS
     'the part that move_prepare and move_shards share';
@@ -435,6 +441,10 @@ COMMENT ON FUNCTION insta_ids.check_movable(integer[]) IS
     'refuses shards that could not be moved whole';
 COMMENT ON FUNCTION insta_ids.check_absent(integer, integer) IS
     'refuses shards of which something is here';
+COMMENT ON FUNCTION insta_ids.move_outcome(uuid) IS
+    'how a move has ended here';
+COMMENT ON FUNCTION insta_ids.commit_durably() IS
+    'has the transaction on disk when it is committed';
 COMMENT ON FUNCTION insta_ids.open_move(name) IS
     'the move of a name, locked';
 COMMENT ON FUNCTION insta_ids.assign_moved(insta_ids.move, bigint) IS
@@ -451,6 +461,8 @@ COMMENT ON FUNCTION insta_ids.drop_subscription(name) IS
     'drops the subscription of a move, without its slot';
 COMMENT ON FUNCTION insta_ids.connect_node(name) IS
     'connects this session to another node, by dblink';
+COMMENT ON FUNCTION insta_ids.disconnect_node() IS
+    'ends the connection to another node';
 COMMENT ON FUNCTION insta_ids.dblink_schema() IS
     'schema of the extension dblink';
 COMMENT ON FUNCTION insta_ids.ask_node(text) IS
@@ -463,5 +475,7 @@ COMMENT ON VIEW insta_ids.moves IS
     'the moves of this server: how far each is, and what to do next';
 COMMENT ON TABLE insta_ids.move IS
     'what the view moves shows';
+COMMENT ON TABLE insta_ids.ended_move IS
+    'how moves have ended here';
 COMMENT ON TABLE insta_ids.moved IS
     'shards that have left, and the schemas that are left of them';

@@ -134,9 +134,12 @@ BEGIN
         SELECT s.shard, c.oid::regclass AS name FROM insta_ids.shard_schema s
         JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
         WHERE s.shard = ANY (shards)
-            AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence')
         ORDER BY c.oid
     LOOP
+        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation.name AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', relation.name);
+            CONTINUE;
+        END IF;
         EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
             || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', relation.name, relation.shard);
     END LOOP;
@@ -144,7 +147,7 @@ BEGIN
 END
 $$;
 
--- Opens shards again.
+-- Opens shards again. The triggers stay, disabled: to drop them would wait for all who read the tables.
 CREATE FUNCTION insta_ids.open_shards(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -155,10 +158,10 @@ BEGIN
     FOR relation IN
         SELECT t.tgrelid FROM insta_ids.shard_schema s
         JOIN pg_class c ON c.relnamespace = s.oid
-        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence'
+        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
         WHERE s.shard = ANY (shards) ORDER BY t.tgrelid
     LOOP
-        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', relation);
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER insta_ids_fence', relation);
     END LOOP;
 END
 $$;
@@ -193,26 +196,35 @@ CREATE FUNCTION insta_ids.unfence(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    -- Nobody assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);
     PERFORM insta_ids.open_shards(ARRAY[shard]);
 END
 $$;
+
+-- The schemas of shards that move or are fenced, as they are now, whatever the transaction's snapshot is.
+CREATE FUNCTION insta_ids.fenced_schemas() RETURNS TABLE (shard integer, schema text)
+    VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'fenced_schemas_wrapper';
 
 -- Refuses whoever alters what is in a shard that moves or is fenced.
 CREATE FUNCTION insta_ids.keep_fenced() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    shards CONSTANT integer[] := ARRAY(SELECT f.shard FROM insta_ids.fenced_schemas() f);
     altered record;
 BEGIN
     -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
-    IF NOT EXISTS (SELECT FROM insta_ids.fence) OR current_setting('check_function_bodies') = 'off' THEN
+    IF shards = '{}' OR current_setting('check_function_bodies') = 'off'
+        AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+    THEN
         RETURN;
     END IF;
     IF TG_EVENT = 'sql_drop' THEN
         SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
         FROM pg_event_trigger_dropped_objects() d
-        JOIN insta_ids.fence f ON insta_ids.schema_of(f.shard)
+        JOIN insta_ids.fenced_schemas() f ON f.schema
             = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
         WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
     ELSE
@@ -224,9 +236,12 @@ BEGIN
         LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
         LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
         LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
-        JOIN insta_ids.fence f ON insta_ids.schema_of(f.shard) = coalesce(c.schema_name, n.nspname)
-            -- A schema that has another name now.
-            OR c.object_type = 'schema' AND to_regnamespace(quote_ident(insta_ids.schema_of(f.shard))) IS NULL
+        -- A table that is in another schema now.
+        LEFT JOIN pg_trigger g
+            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
+        JOIN insta_ids.fenced_schemas() f ON f.schema = coalesce(c.schema_name, n.nspname)
+            OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
+            OR encode(g.tgargs, 'escape') = f.shard || '\000'
         WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
             AND c.object_type <> 'publication relation' LIMIT 1;
     END IF;
@@ -236,6 +251,8 @@ BEGIN
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
             HINT = 'Try again when it has moved: see insta_ids.moves.';
+    ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
+        PERFORM insta_ids.check_heirs(shards);
     END IF;
 END
 $$;

@@ -61,14 +61,25 @@ CREATE TABLE insta_ids.move (
     from_node name NOT NULL,
     to_node name NOT NULL,
     slot name NOT NULL,
+    has_slot boolean NOT NULL DEFAULT false,
     bytes bigint NOT NULL,
     step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
-    -- What the target goes on from; from the fence on, on the source.
+    -- On the source, the transaction of the fence, and then what the target goes on from.
+    fenced_by xid8,
     mark jsonb,
     started_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     step_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.move', '');
+
+-- How moves have ended: on the target handed over or cancelled, on the source handed over or withdrawn. Only one of the two
+-- can come of a move on the target, whoever drives it.
+CREATE TABLE insta_ids.ended_move (
+    id uuid PRIMARY KEY,
+    outcome text NOT NULL,
+    at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.ended_move', '');
 
 -- Shards that have left, and what is still here of them, until it is dropped.
 CREATE TABLE insta_ids.moved (
@@ -84,6 +95,9 @@ CREATE FUNCTION insta_ids.map_changed() RETURNS trigger
 AS $$
 BEGIN
     PERFORM insta_ids.forget_map();
+    IF TG_TABLE_NAME = 'node' THEN
+        PERFORM insta_ids.check_dsn(n.dsn) FROM insta_ids.node n;
+    END IF;
     -- Rows that come alone are a dump's, which brings the version, too.
     IF TG_OP <> 'INSERT' THEN
         INSERT INTO insta_ids.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
@@ -124,14 +138,33 @@ BEGIN
 END
 $$;
 
+-- Refuses shards that have moved away, and of which something is still here.
+CREATE FUNCTION insta_ids.check_left(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    remains insta_ids.moved;
+BEGIN
+    SELECT * INTO remains FROM insta_ids.moved d WHERE d.shard BETWEEN first AND last ORDER BY d.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('what is left of shard %s is still here', remains.shard),
+            DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
+            HINT = format('SELECT insta_ids.drop_shard(%s)', remains.shard);
+    END IF;
+END
+$$;
+
 -- What a node's connection string must not be.
 CREATE FUNCTION insta_ids.check_dsn(dsn text) RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- A password among the parameters, also of a URI, where its name could be in an escape; or behind the user's name there.
-    IF dsn ~* '(^|[\s?&])(ssl)?password\s*=' OR dsn ~ '^postgres(ql)?://' AND (
-        dsn ~ '^[^:]*://[^/?@]*:[^/?@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
+    -- Wherever libpq would take one from: a parameter, also behind a quote or of a URI, where its name could be in an escape;
+    -- or what is behind the user's name there.
+    IF dsn ~* '(^|[^a-z_])(password|sslpassword|scram_client_key|scram_server_key|oauth_client_secret)\s*='
+        OR dsn ~ '^postgres(ql)?://' AND (dsn ~ '^[^:]*://[^/@]*:[^/@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -489,9 +522,12 @@ BEGIN
         SELECT s.shard, c.oid::regclass AS name FROM insta_ids.shard_schema s
         JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
         WHERE s.shard = ANY (shards)
-            AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence')
         ORDER BY c.oid
     LOOP
+        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation.name AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', relation.name);
+            CONTINUE;
+        END IF;
         EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
             || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', relation.name, relation.shard);
     END LOOP;
@@ -499,7 +535,7 @@ BEGIN
 END
 $$;
 
--- Opens shards again.
+-- Opens shards again. The triggers stay, disabled: to drop them would wait for all who read the tables.
 CREATE FUNCTION insta_ids.open_shards(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -510,10 +546,10 @@ BEGIN
     FOR relation IN
         SELECT t.tgrelid FROM insta_ids.shard_schema s
         JOIN pg_class c ON c.relnamespace = s.oid
-        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence'
+        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
         WHERE s.shard = ANY (shards) ORDER BY t.tgrelid
     LOOP
-        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', relation);
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER insta_ids_fence', relation);
     END LOOP;
 END
 $$;
@@ -548,26 +584,35 @@ CREATE FUNCTION insta_ids.unfence(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    -- Nobody assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);
     PERFORM insta_ids.open_shards(ARRAY[shard]);
 END
 $$;
+
+-- The schemas of shards that move or are fenced, as they are now, whatever the transaction's snapshot is.
+CREATE FUNCTION insta_ids.fenced_schemas() RETURNS TABLE (shard integer, schema text)
+    VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'fenced_schemas_wrapper';
 
 -- Refuses whoever alters what is in a shard that moves or is fenced.
 CREATE FUNCTION insta_ids.keep_fenced() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    shards CONSTANT integer[] := ARRAY(SELECT f.shard FROM insta_ids.fenced_schemas() f);
     altered record;
 BEGIN
     -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
-    IF NOT EXISTS (SELECT FROM insta_ids.fence) OR current_setting('check_function_bodies') = 'off' THEN
+    IF shards = '{}' OR current_setting('check_function_bodies') = 'off'
+        AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+    THEN
         RETURN;
     END IF;
     IF TG_EVENT = 'sql_drop' THEN
         SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
         FROM pg_event_trigger_dropped_objects() d
-        JOIN insta_ids.fence f ON insta_ids.schema_of(f.shard)
+        JOIN insta_ids.fenced_schemas() f ON f.schema
             = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
         WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
     ELSE
@@ -579,9 +624,12 @@ BEGIN
         LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
         LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
         LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
-        JOIN insta_ids.fence f ON insta_ids.schema_of(f.shard) = coalesce(c.schema_name, n.nspname)
-            -- A schema that has another name now.
-            OR c.object_type = 'schema' AND to_regnamespace(quote_ident(insta_ids.schema_of(f.shard))) IS NULL
+        -- A table that is in another schema now.
+        LEFT JOIN pg_trigger g
+            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
+        JOIN insta_ids.fenced_schemas() f ON f.schema = coalesce(c.schema_name, n.nspname)
+            OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
+            OR encode(g.tgargs, 'escape') = f.shard || '\000'
         WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
             AND c.object_type <> 'publication relation' LIMIT 1;
     END IF;
@@ -591,6 +639,8 @@ BEGIN
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
             HINT = 'Try again when it has moved: see insta_ids.moves.';
+    ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
+        PERFORM insta_ids.check_heirs(shards);
     END IF;
 END
 $$;
@@ -607,6 +657,39 @@ BEGIN
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+END
+$$;
+
+-- Refuses to drop a shard's schema on which something outside depends: as DROP ... RESTRICT would tell, if the schema were
+-- one object.
+CREATE FUNCTION insta_ids.check_dependents(shard integer, schema oid) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outside text;
+BEGIN
+    -- What depends on a part of it, and is none.
+    WITH RECURSIVE parts AS (
+        SELECT d.classid, d.objid FROM pg_depend d
+        WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema
+            AND d.classid <> 'pg_extension'::regclass
+        UNION
+        SELECT d.classid, d.objid
+        FROM parts p JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid
+        WHERE d.deptype <> 'n'
+    )
+    SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
+    FROM (SELECT 'pg_namespace'::regclass, schema UNION ALL SELECT * FROM parts) p (classid, objid)
+    JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid AND d.deptype = 'n'
+    WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
+            DETAIL = format('One is %s.', outside),
+            HINT = 'Drop them first, or use force => true to drop them with it.';
+    END IF;
 END
 $$;
 
@@ -653,7 +736,7 @@ BEGIN
     JOIN insta_ids.shard_schema s ON s.shard = f.shard
     JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
     WHERE f.is_closed
-        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence')
+        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
     ORDER BY f.shard, c.relname;
 
     RETURN QUERY
@@ -678,7 +761,7 @@ BEGIN
             OR c.relreplident IN ('d', 'i') AND NOT EXISTS (
                 SELECT FROM pg_index i
                 WHERE i.indrelid = c.oid AND i.indisvalid
-                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))
+                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate ELSE i.indisreplident END))
     ORDER BY s.shard, c.relname;
 END
 $$;
@@ -829,12 +912,50 @@ BEGIN
 END
 $$;
 
+-- Makes a shard, or returns NULL if it is there. `path` is the search_path of who asked for it.
+CREATE OR REPLACE FUNCTION insta_ids.make_shard(shard integer, path text) RETURNS name
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema name := insta_ids.schema_of(shard);
+    outcome record;
+BEGIN
+    -- Nobody assigns or offers shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
+    -- Waits for another session that is making it.
+    INSERT INTO insta_ids.shard (shard) VALUES (make_shard.shard) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    ELSIF to_regnamespace(quote_ident(schema)) IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = format('schema "%s" already exists', schema),
+            DETAIL = format('It is not one that insta_ids made for shard %s.', shard),
+            HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
+    END IF;
+    EXECUTE format('CREATE SCHEMA %I', schema);
+    PERFORM insta_ids.make_surface(shard);
+    SELECT * INTO outcome FROM insta_ids.apply_migrations(shard, path, true);
+    IF outcome.failed IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = outcome.code,
+            MESSAGE = outcome.message,
+            DETAIL = concat_ws(E'\n', nullif(outcome.detail, ''), nullif(outcome.hint, ''),
+                format('It is %s of migration "%s", in shard %s.',
+                    coalesce('statement ' || outcome.statement, 'a CHECK'), outcome.name, shard));
+    END IF;
+    RETURN schema;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION insta_ids.create_shard(shard integer) RETURNS name
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
 AS $$
 DECLARE
     schema pg_catalog.name;
 BEGIN
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_placement(shard);
     schema := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
     IF schema IS NULL THEN
@@ -887,7 +1008,7 @@ BEGIN
 
     CALL insta_ids.commit_batch('create_shards', cardinality(todo), 0, 0);
     FOREACH number IN ARRAY todo LOOP
-        PERFORM insta_ids.make_shard(number, path);
+        PERFORM insta_ids.check_placement(number), insta_ids.make_shard(number, path);
         done := done + 1;
         IF done = 1 THEN
             PERFORM insta_ids.check_locks(least(batch, cardinality(todo)));
@@ -910,11 +1031,13 @@ DECLARE
     dropped oid := to_regnamespace(quote_ident(schema));
     relation regclass;
     has_rows boolean;
-    outside text;
 BEGIN
     PERFORM insta_ids.check_moves(shard, shard);
     DELETE FROM insta_ids.moved d WHERE d.shard = drop_shard.shard RETURNING d.schema INTO remains;
     IF FOUND THEN
+        IF NOT force THEN
+            PERFORM insta_ids.check_dependents(shard, to_regnamespace(quote_ident(remains)));
+        END IF;
         EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', remains);
         RETURN;
     END IF;
@@ -947,28 +1070,7 @@ BEGIN
                     HINT = 'Use force => true to drop it with all that is in it.';
             END IF;
         END LOOP;
-        -- What depends on a part of it, and is none: as DROP ... RESTRICT would tell, if the schema were one object.
-        WITH RECURSIVE parts AS (
-            SELECT d.classid, d.objid FROM pg_depend d
-            WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = dropped
-                AND d.classid <> 'pg_extension'::regclass
-            UNION
-            SELECT d.classid, d.objid
-            FROM parts p JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid
-            WHERE d.deptype <> 'n'
-        )
-        SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
-        FROM (SELECT 'pg_namespace'::regclass, dropped UNION ALL SELECT * FROM parts) p (classid, objid)
-        JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid AND d.deptype = 'n'
-        WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts)
-        LIMIT 1;
-        IF FOUND THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'dependent_objects_still_exist',
-                MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
-                DETAIL = format('One is %s.', outside),
-                HINT = 'Drop them first, or use force => true to drop them with it.';
-        END IF;
+        PERFORM insta_ids.check_dependents(shard, dropped);
     END IF;
     EXECUTE format('DROP SCHEMA %I CASCADE', schema);
 END
@@ -988,7 +1090,8 @@ BEGIN
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE'
         || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work, insta_ids.node,'
-        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.moved TO %s', role);
+        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.ended_move,'
+        || ' insta_ids.moved TO %s', role);
     EXECUTE format(
         'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress, insta_ids.moves TO %s',
         role);
@@ -1015,6 +1118,7 @@ BEGIN
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
+        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.move_outcome, insta_ids.commit_durably,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_placement, insta_ids.check_dsn, insta_ids.add_node,'
         || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
         || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'
@@ -1426,6 +1530,97 @@ BEGIN
 END
 $$;
 
+-- Makes the shard known, and all migrations as ones that it has.
+CREATE OR REPLACE FUNCTION insta_ids.claim_shard(schema regnamespace, shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT name := insta_ids.schema_of(shard);
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = schema AND n.nspname = name) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_schema_name',
+            MESSAGE = format('schema %s is not called like shard %s', schema, shard),
+            DETAIL = format('The schema of shard %s is called %I.', shard, name),
+            HINT = format('Rename it: ALTER SCHEMA %s RENAME TO %I', schema, name);
+    END IF;
+    -- Nobody assigns or offers shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_placement(shard), insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
+    -- Waits for another session that is making it.
+    INSERT INTO insta_ids.shard (shard) VALUES (claim_shard.shard) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = format('shard %s already exists', shard);
+    END IF;
+    -- Locked, so that nobody replaces meanwhile what is recorded here.
+    INSERT INTO insta_ids.shard_migration (shard, migration)
+    SELECT claim_shard.shard, m.number FROM insta_ids.migration m FOR SHARE;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.release(schema regnamespace, lock_timeout text DEFAULT '2s') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
+    number integer;
+    last_ids timestamptz;
+    next record;
+BEGIN
+    PERFORM insta_ids.check_isolation('a schema cannot be released'), set_config('lock_timeout', lock_timeout, true);
+    -- What another session migrates or releases is waited for.
+    SELECT s.shard INTO number
+    FROM insta_ids.shard s
+    WHERE s.shard = (SELECT h.shard FROM insta_ids.shard_schema h WHERE h.oid = release.schema) FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('schema %s is not a shard', schema);
+    END IF;
+    PERFORM insta_ids.check_release(schema, number);
+    PERFORM insta_ids.make_surface(number);
+    PERFORM insta_ids.await_ids(number);
+    PERFORM insta_ids.stop_minting(schema, lock_timeout);
+    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + current_setting('insta_ids.max_ahead_ms')::interval;
+    PERFORM insta_ids.check_release(schema, number);
+
+    FOR next IN
+        SELECT k.conrelid::regclass AS relation, k.conname
+        FROM insta_ids.minting_columns(ARRAY[number]) m
+        JOIN pg_constraint k ON k.conrelid = m.relation AND k.contype = 'c' AND k.coninhcount = 0
+            AND pg_get_expr(k.conbin, k.conrelid) = m.expression
+    LOOP
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', next.relation, next.conname);
+    END LOOP;
+    FOR next IN SELECT * FROM insta_ids.native_defaults(schema) LOOP
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s.next_id(%L::regclass)',
+            next.relation, next."column", schema, next.sequence);
+    END LOOP;
+    FOR next IN
+        SELECT f.function, coalesce(f.shard::text, '$' || f.shard_argument) AS shard,
+               coalesce(quote_literal(f.sequence), '$' || f.sequence_argument) AS sequence
+        FROM insta_ids.minting_functions(schema) f
+    LOOP
+        PERFORM insta_ids.rewrite_function(next.function, 'plpgsql',
+            format('AS %L', insta_ids.write_function(layout, next.shard, next.sequence)), true);
+    END LOOP;
+    FOR next IN
+        SELECT t.tgrelid::regclass AS relation FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = schema AND t.tgname = 'insta_ids_fence'
+    LOOP
+        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', next.relation);
+    END LOOP;
+    PERFORM insta_ids.tell_of_dependents(schema);
+    DELETE FROM insta_ids.shard_migration m WHERE m.shard = number;
+    DELETE FROM insta_ids.shard s WHERE s.shard = number;
+
+    -- What the function gives out comes after every id that was minted here.
+    PERFORM insta_ids.await_clock(last_ids);
+END
+$$;
+
 -- Who could read the view still can.
 CREATE TEMPORARY TABLE readers AS
 SELECT a.grantee::regrole::text AS reader FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
@@ -1494,6 +1689,14 @@ BEGIN
 END
 $$;
 
+-- What the two servers agree on is on disk before the other hears of it.
+CREATE FUNCTION insta_ids.commit_durably() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.set_config('synchronous_commit', 'on', true)
+    WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
+END;
+
 -- The move of this name, locked.
 CREATE FUNCTION insta_ids.open_move(move name) RETURNS insta_ids.move
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -1501,7 +1704,7 @@ AS $$
 DECLARE
     found_move insta_ids.move;
 BEGIN
-    PERFORM insta_ids.check_isolation('a move cannot go on');
+    PERFORM insta_ids.check_isolation('a move cannot go on'), insta_ids.commit_durably();
     SELECT * INTO found_move FROM insta_ids.move m WHERE m.name = move FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -1602,9 +1805,13 @@ DECLARE
     here CONSTANT name := insta_ids.own_node();
     offered CONSTANT name := format('insta_ids_%s_%s', first, last);
     move insta_ids.move;
+    is_new boolean := false;
     shard integer;
 BEGIN
-    PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1);
+    PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1),
+        insta_ids.commit_durably();
+    -- Nobody else offers, makes or assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_node(here), insta_ids.check_node(to_node);
     SELECT * INTO move FROM insta_ids.move m WHERE m.name = offered FOR UPDATE;
     IF NOT FOUND THEN
@@ -1616,18 +1823,27 @@ BEGIN
                 MESSAGE = format('no shard from %s to %s can move from node "%s" to node "%s"', first, last, here, to_node),
                 DETAIL = CASE WHEN to_node = here THEN 'That is this node.' ELSE 'None of them is here.' END;
         END IF;
+        FOREACH shard IN ARRAY move.shards LOOP
+            IF NOT EXISTS (SELECT FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last AND a.node = here) THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('the map does not have shard %s on this node', shard),
+                    HINT = format('SELECT insta_ids.assign(%s, %s, %L)', first, last, here);
+            END IF;
+        END LOOP;
         PERFORM insta_ids.claim(move.shards), insta_ids.check_movable(move.shards);
         -- What is being made in them now is seen afterwards.
         PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = ANY (move.shards);
         EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids.published_tables(move.shards));
         INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, false, to_node FROM unnest(move.shards) s;
-        INSERT INTO insta_ids.move AS m
+        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
         SELECT offered, gen_random_uuid(), first, last, move.shards, here, to_node,
                format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
                (SELECT coalesce(sum(pg_table_size(c.oid)), 0) FROM insta_ids.shard_schema s
                 JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r' WHERE s.shard = ANY (move.shards)),
                'offered'
         RETURNING m.* INTO move;
+        is_new := true;
     ELSIF move.from_node <> here OR move.to_node <> move_offer.to_node THEN
         PERFORM insta_ids.check_moves(first, last);
     END IF;
@@ -1642,7 +1858,7 @@ BEGIN
         END IF;
     END LOOP;
     RETURN jsonb_build_object(
-        'name', move.name, 'id', move.id, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
+        'name', move.name, 'id', move.id, 'is_new', is_new, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
         'from_node', here, 'to_node', to_node, 'slot', move.slot, 'bytes', move.bytes,
         'map', insta_ids.shard_map(),
         'migrations', (
@@ -1664,17 +1880,24 @@ BEGIN ATOMIC
     WHERE s.shard = ANY (shards);
 END;
 
--- Makes the slot that the subscription reads. No transaction that has written something can do that.
+-- Makes the slot that the subscription reads, once: what was written after one that is lost would not come. No transaction
+-- that has written something can make one, so that is written down afterwards.
 CREATE FUNCTION insta_ids.move_slot(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slot name := (SELECT m.slot FROM insta_ids.move m WHERE m.name = move);
+    moving insta_ids.move;
 BEGIN
-    IF slot IS NULL THEN
+    SELECT * INTO moving FROM insta_ids.move m WHERE m.name = move;
+    IF NOT FOUND THEN
         PERFORM insta_ids.open_move(move);
-    ELSIF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = slot) THEN
-        PERFORM pg_create_logical_replication_slot(slot, 'pgoutput');
+    ELSIF NOT moving.has_slot THEN
+        IF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = moving.slot) THEN
+            PERFORM pg_create_logical_replication_slot(moving.slot, 'pgoutput');
+        END IF;
+        UPDATE insta_ids.move m SET has_slot = true WHERE m.name = move;
+    ELSE
+        PERFORM insta_ids.move_lag(move);
     END IF;
 END
 $$;
@@ -1721,7 +1944,7 @@ BEGIN
                 MESSAGE = format('tables of shards from %s to %s have changed since the move began', moving.first, moving.last),
                 HINT = format('End the move with insta_ids.move_abort(%s, %s), and begin it again.', moving.first, moving.last);
         END IF;
-        UPDATE insta_ids.move m SET step = 'fenced', step_at = now() WHERE m.name = move;
+        UPDATE insta_ids.move m SET step = 'fenced', step_at = now(), fenced_by = pg_current_xact_id() WHERE m.name = move;
     END IF;
 END
 $$;
@@ -1737,9 +1960,7 @@ DECLARE
     sequence record;
     value record;
 BEGIN
-    IF moving.step <> 'fenced'
-        OR (SELECT m.xmin = pg_current_xact_id_if_assigned()::xid FROM insta_ids.move m WHERE m.name = move)
-    THEN
+    IF moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id() THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s are not fenced', moving.first, moving.last),
@@ -1823,6 +2044,7 @@ BEGIN
     END IF;
     PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, version);
     DELETE FROM insta_ids.move m WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
     FOREACH shard IN ARRAY moving.shards LOOP
@@ -1836,15 +2058,15 @@ BEGIN
 END
 $$;
 
--- Takes the offer back, and opens the shards again. `table_slots` is what move_cancel returned.
-CREATE FUNCTION insta_ids.move_withdraw(move name, cancelled_there boolean DEFAULT false, table_slots text DEFAULT NULL)
-    RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Takes the offer back, and opens the shards again. Once they are fenced, the target must have cancelled the move:
+-- `cancellation` is what move_cancel returned.
+CREATE FUNCTION insta_ids.move_withdraw(move name, cancellation jsonb DEFAULT '{}') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids.move;
 BEGIN
-    IF NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = (cancellation ->> 'id')::uuid AND e.outcome = 'withdrawn') THEN
         RETURN;
     END IF;
     moving := insta_ids.open_move(move);
@@ -1853,21 +2075,29 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
-    ELSIF moving.step = 'fenced' AND NOT cancelled_there THEN
+    ELSIF moving.step = 'fenced' AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
+        OR cancellation ->> 'id' <> moving.id::text
+    THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
-            DETAIL = 'They are fenced here, so the target could have taken them over.',
-            HINT = format('Call insta_ids.move_abort(%s, %s) there. Only if that server is lost, or has cancelled the move,'
-                || ' call insta_ids.move_withdraw(%L, cancelled_there => true) here.', moving.first, moving.last, move);
+            DETAIL = 'This move was not cancelled there.',
+            HINT = format('CALL insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
-    WHERE s.slot_name = moving.slot OR starts_with(s.slot_name, table_slots);
+    WHERE s.slot_name = moving.slot
+        OR s.slot_name ~ '^pg_[0-9]+_sync_' AND cancellation -> 'table_slots' ? s.slot_name;
     PERFORM insta_ids.open_shards(moving.shards);
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
     DELETE FROM insta_ids.move m WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'withdrawn');
 END
 $$;
+
+-- How a move has ended here, NULL if it has not.
+CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = move_outcome.id);
 
 -- On both
 
@@ -1921,7 +2151,7 @@ DECLARE
     shard integer;
     difference record;
 BEGIN
-    PERFORM insta_ids.check_isolation('shards cannot be prepared');
+    PERFORM insta_ids.check_isolation('shards cannot be prepared'), insta_ids.commit_durably();
     IF here IS DISTINCT FROM moving.to_node THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -1931,6 +2161,14 @@ BEGIN
     ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
         RETURN;
     END IF;
+    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = moving.id) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
+            DETAIL = format('It was %s here.', (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = moving.id)),
+            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
+                moving.first, moving.last);
+    END IF;
     PERFORM insta_ids.check_moves(moving.first, moving.last);
     IF (offer #>> '{map,version}')::bigint > coalesce((SELECT m.version FROM insta_ids.map m), 0) THEN
         PERFORM insta_ids.apply_map(offer -> 'map');
@@ -1938,6 +2176,17 @@ BEGIN
     PERFORM insta_ids.check_node(moving.from_node), insta_ids.check_range(moving.first, moving.last, 1),
         insta_ids.take_migrations(offer -> 'migrations', moving.from_node);
     PERFORM insta_ids.check_absent(moving.first, moving.last);
+    shard := (
+        SELECT min(s) FROM unnest(moving.shards) s
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = moving.from_node));
+    IF shard IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('the map here does not have shard %s on node "%s"', shard, moving.from_node),
+            DETAIL = format('Its version is %s, and %s there.', (SELECT m.version FROM insta_ids.map m), offer #>> '{map,version}'),
+            HINT = 'Assign on one of the two nodes what the other has, and apply that map on the other.';
+    END IF;
 
     FOREACH shard IN ARRAY moving.shards LOOP
         PERFORM insta_ids.make_shard(shard, path), insta_ids.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
@@ -1974,7 +2223,7 @@ BEGIN
         EXECUTE 'TRUNCATE ' || insta_ids.published_tables(moving.shards);
     END IF;
     PERFORM insta_ids.close_shards(moving.shards, here, '2s');
-    INSERT INTO insta_ids.move
+    INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.slot,
         moving.bytes, 'prepared');
 END
@@ -1986,21 +2235,13 @@ CREATE FUNCTION insta_ids.check_absent(first integer, last integer) RETURNS void
 AS $$
 DECLARE
     here integer := (SELECT min(s.shard) FROM insta_ids.shard s WHERE s.shard BETWEEN first AND last);
-    remains insta_ids.moved;
 BEGIN
     IF here IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
             MESSAGE = format('shard %s is on this node already', here);
     END IF;
-    SELECT * INTO remains FROM insta_ids.moved d WHERE d.shard BETWEEN first AND last ORDER BY d.shard LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('what is left of shard %s is still here', remains.shard),
-            DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
-            HINT = format('SELECT insta_ids.drop_shard(%s)', remains.shard);
-    END IF;
+    PERFORM insta_ids.check_left(first, last);
 END
 $$;
 
@@ -2101,13 +2342,13 @@ $$;
 
 -- The slots on the source of tables that are copied, and have not caught up. If a server dies while one is dropped, the
 -- target may go on waiting for it.
-CREATE FUNCTION insta_ids.move_table_slots(move name) RETURNS name[]
+CREATE FUNCTION insta_ids.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(
         SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
         FROM pg_catalog.pg_subscription s
         JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
-        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = 'f'
+        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
         CROSS JOIN pg_catalog.pg_control_system() c
         WHERE s.subname = move);
 
@@ -2186,6 +2427,7 @@ BEGIN
     PERFORM insta_ids.drop_subscription(move), insta_ids.open_shards(moving.shards),
         insta_ids.assign_moved(moving, (mark ->> 'version')::bigint + 1);
     UPDATE insta_ids.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
     RETURN (SELECT m.version FROM insta_ids.map m);
 END
 $$;
@@ -2206,32 +2448,42 @@ BEGIN
 END
 $$;
 
--- Forgets what was made here for a move whose shards have not been handed over. Returns what the names of slots on the
--- source begin with that its tables were copied by, and that are still there if it could not be reached.
-CREATE FUNCTION insta_ids.move_cancel(move name) RETURNS text
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Forgets what was made here for a move whose shards have not been handed over; no offer of this id is taken up here any more.
+-- Without a row of it, `id` says which it was. Returns what the source must see, with the slots there by which tables were
+-- copied, and which are still there if it could not be reached.
+CREATE FUNCTION insta_ids.move_cancel(move name, id uuid DEFAULT NULL) RETURNS jsonb
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving CONSTANT insta_ids.move := insta_ids.open_move(move);
-    table_slots CONSTANT text := (
-        SELECT format('pg_%s_sync_', s.oid) FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-        WHERE s.subname = move AND d.datname = current_database());
+    moving insta_ids.move;
+    table_slots name[];
 BEGIN
-    IF moving.step NOT IN ('prepared', 'copying') THEN
+    IF id IS NULL OR EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        moving := insta_ids.open_move(move);
+    END IF;
+    IF moving.step NOT IN ('prepared', 'copying', 'handed over') OR moving.id <> id THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = CASE moving.step WHEN 'handed over'
-                THEN format('shards from %s to %s are here already', moving.first, moving.last)
-                ELSE format('shards from %s to %s do not come to this server', moving.first, moving.last) END,
-            HINT = CASE moving.step WHEN 'handed over'
-                THEN format('CALL insta_ids.move_shards(%s, %s, %L) finishes the move.', moving.first, moving.last, moving.from_node)
-                ELSE format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node) END;
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', moving.first, moving.last),
+            HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
     END IF;
-    PERFORM insta_ids.drop_subscription(move);
-    DELETE FROM insta_ids.move m WHERE m.name = move;
-    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
-    PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
-    RETURN table_slots;
+    PERFORM insta_ids.commit_durably();
+    INSERT INTO insta_ids.ended_move AS e VALUES (coalesce(moving.id, move_cancel.id), 'cancelled')
+    ON CONFLICT ON CONSTRAINT ended_move_pkey DO UPDATE SET at = e.at WHERE e.outcome = 'cancelled';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards of move "%s" are here already', move),
+            HINT = 'CALL insta_ids.move_shards() again finishes it.';
+    END IF;
+    IF moving.name IS NOT NULL THEN
+        table_slots := insta_ids.move_table_slots(move, '{i,d,f,s}');
+        PERFORM insta_ids.drop_subscription(move);
+        DELETE FROM insta_ids.move m WHERE m.name = move;
+        DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
+        PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
+    END IF;
+    RETURN jsonb_build_object('id', coalesce(moving.id, move_cancel.id), 'table_slots', coalesce(table_slots, '{}'));
 END
 $$;
 
@@ -2243,18 +2495,27 @@ CREATE FUNCTION insta_ids.connect_node(node name) RETURNS void
 AS $$
 DECLARE
     dblink CONSTANT name := insta_ids.dblink_schema();
-    is_connected boolean;
 BEGIN
-    PERFORM insta_ids.check_node(node);
-    EXECUTE format('SELECT ''insta_ids'' = ANY (%I.dblink_get_connections())', dblink) INTO is_connected;
-    IF is_connected THEN
-        EXECUTE format('SELECT %I.dblink_disconnect(''insta_ids'')', dblink);
-    END IF;
+    PERFORM insta_ids.check_node(node), insta_ids.disconnect_node();
     EXECUTE format('SELECT %I.dblink_connect(''insta_ids'', %L)', dblink, (
         SELECT n.dsn FROM insta_ids.node n WHERE n.node = connect_node.node));
     -- Whatever is set for the role there.
     EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
         'SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
+END
+$$;
+
+CREATE FUNCTION insta_ids.disconnect_node() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dblink CONSTANT name := insta_ids.dblink_schema();
+    is_connected boolean;
+BEGIN
+    EXECUTE format('SELECT ''insta_ids'' = ANY (%I.dblink_get_connections())', dblink) INTO is_connected;
+    IF is_connected THEN
+        EXECUTE format('SELECT %I.dblink_disconnect(''insta_ids'')', dblink);
+    END IF;
 END
 $$;
 
@@ -2325,6 +2586,7 @@ DECLARE
     fenced_at timestamptz;
     told_at timestamptz := '-infinity';
     lag bigint;
+    lead interval;
     table_slots pg_catalog.name[] := '{}';
     progress pg_catalog.record;
 BEGIN
@@ -2350,7 +2612,10 @@ BEGIN
         BEGIN
             PERFORM insta_ids.prepare_move(offer, path);
         EXCEPTION WHEN OTHERS THEN
-            PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L)', move));
+            -- What another session has offered is its own.
+            IF (offer ->> 'is_new')::boolean THEN
+                PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L)', move));
+            END IF;
             RAISE;
         END;
         CALL insta_ids.new_transaction();
@@ -2393,6 +2658,16 @@ BEGIN
         END LOOP;
         CALL insta_ids.new_transaction();
 
+        -- Not only after it.
+        lead := (insta_ids.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
+            - clock_timestamp();
+        IF lead > current_setting('insta_ids.clock_tolerance')::interval THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, from_node),
+                DETAIL = format('"insta_ids.clock_tolerance" is %s.', current_setting('insta_ids.clock_tolerance')),
+                HINT = 'Correct the clock, and call again.';
+        END IF;
         PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_fence(%L, %L)', move, lock_timeout));
         fenced_at := clock_timestamp();
         mark := insta_ids.ask_node(format('SELECT insta_ids.move_mark(%L)', move));
@@ -2419,7 +2694,7 @@ BEGIN
     PERFORM insta_ids.move_finish(move, version);
     CALL insta_ids.new_transaction();
     RAISE NOTICE 'move_shards: finished; the map has version %', version;
-    PERFORM set_config('search_path', path, true);
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
 
@@ -2430,20 +2705,33 @@ DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
     moving insta_ids.move;
-    table_slots text;
+    there jsonb;
+    cancellation jsonb;
 BEGIN
     CALL insta_ids.new_transaction();
     SELECT * INTO moving FROM insta_ids.move m WHERE m.name = move;
-    IF FOUND THEN
-        table_slots := insta_ids.move_cancel(move);
-    ELSIF from_node IS NULL THEN
+    IF NOT FOUND AND from_node IS NULL THEN
         PERFORM insta_ids.open_move(move);
     END IF;
-    -- From here on the shards cannot be taken over any more.
-    CALL insta_ids.new_transaction();
     PERFORM insta_ids.connect_node(coalesce(moving.from_node, from_node));
-    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L, true, %L)', move, table_slots));
-    PERFORM set_config('search_path', path, true);
+    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', (SELECT m.id FROM insta_ids.move m WHERE m.name = %L),'
+        || ' ''outcome'', insta_ids.move_outcome(%L))', move, moving.id));
+    -- Whatever is here of them may be all that there is.
+    IF there ->> 'outcome' = 'handed over' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" has let go of shards from %s to %s', moving.from_node, first, last),
+            DETAIL = format('They were handed over, which this server has lost: here the move is %s.', moving.step);
+    END IF;
+    IF moving.id IS NOT NULL OR there ->> 'id' IS NOT NULL THEN
+        cancellation := insta_ids.move_cancel(move, coalesce(moving.id, (there ->> 'id')::uuid));
+        -- From here on the shards cannot be taken over any more.
+        CALL insta_ids.new_transaction();
+    END IF;
+    IF there ->> 'id' IS NOT NULL THEN
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L, %L)', move, cancellation));
+    END IF;
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
 
@@ -2493,17 +2781,18 @@ BEGIN
         ) o (object, name, owner, acl), aclexplode(acl)
         WHERE grantee <> owner AND name IN (
             'add_node', 'apply_map', 'ask_node', 'assign', 'assign_moved', 'assignment', 'await_node',
-            'begin_to_ask_node', 'check_absent', 'check_dsn', 'check_heirs', 'check_map', 'check_movable',
-            'check_moves', 'check_node', 'check_placement', 'claim', 'close_shards', 'connect_node',
-            'dblink_schema', 'drop_node', 'drop_slot', 'drop_subscription', 'fence', 'fence_changed',
+            'begin_to_ask_node', 'check_absent', 'check_dependents', 'check_dsn', 'check_heirs', 'check_left',
+            'check_map', 'check_movable', 'check_moves', 'check_node', 'check_placement', 'claim',
+            'close_shards', 'commit_durably', 'connect_node', 'dblink_schema', 'disconnect_node', 'drop_node',
+            'drop_slot', 'drop_subscription', 'ended_move', 'fence', 'fence_changed', 'fenced_schemas',
             'forget_map', 'keep_fenced', 'lock_all', 'make_partitions', 'map', 'map_changed', 'move',
             'move_abort', 'move_cancel', 'move_copied', 'move_drained', 'move_fence', 'move_finish',
-            'move_hand_over', 'move_hashes', 'move_lag', 'move_mark', 'move_offer', 'move_prepare',
-            'move_recopy', 'move_shards', 'move_slot', 'move_slots_lost', 'move_subscribe', 'move_table_slots',
-            'move_withdraw', 'moved', 'moves', 'new_transaction', 'node', 'objects_json', 'open_move',
-            'open_shards', 'own_node', 'partitions_json', 'prepare_move', 'published_tables', 'refuse',
-            'refuse_write', 'set_assignments', 'shard_map', 'shards', 'take_migrations', 'tell_of_map',
-            'this_node', 'unfence', 'unidentified_tables')
+            'move_hand_over', 'move_hashes', 'move_lag', 'move_mark', 'move_offer', 'move_outcome',
+            'move_prepare', 'move_recopy', 'move_shards', 'move_slot', 'move_slots_lost', 'move_subscribe',
+            'move_table_slots', 'move_withdraw', 'moved', 'moves', 'new_transaction', 'node', 'objects_json',
+            'open_move', 'open_shards', 'own_node', 'partitions_json', 'prepare_move', 'published_tables',
+            'refuse', 'refuse_write', 'set_assignments', 'shard_map', 'shards', 'take_migrations',
+            'tell_of_map', 'this_node', 'unfence', 'unidentified_tables')
     LOOP
         EXECUTE command;
     END LOOP;
@@ -2519,9 +2808,11 @@ $$;
 DROP TABLE pg_temp.readers;
 GRANT EXECUTE ON FUNCTION insta_ids.shard_map(), insta_ids.this_node() TO PUBLIC;
 GRANT SELECT ON insta_ids.node, insta_ids.assignment, insta_ids.map, insta_ids.move TO PUBLIC;
-GRANT SELECT ON insta_ids.fence, insta_ids.moved TO pg_database_owner;
+GRANT SELECT ON insta_ids.fence, insta_ids.moved, insta_ids.ended_move TO pg_database_owner;
 
 -- Comments
+COMMENT ON FUNCTION insta_ids.check_dependents(integer, oid) IS
+    'refuses to drop a shard that something outside depends on';
 COMMENT ON VIEW insta_ids.shards IS
     'the shards of this database: their schemas, migrations and sizes';
 COMMENT ON PROCEDURE insta_ids.new_transaction() IS
@@ -2548,6 +2839,8 @@ COMMENT ON FUNCTION insta_ids.check_node(name) IS
     'refuses a node that is not on the map';
 COMMENT ON FUNCTION insta_ids.check_dsn(text) IS
     'refuses a connection string with a password';
+COMMENT ON FUNCTION insta_ids.check_left(integer, integer) IS
+    'refuses shards that have moved away, and of which something is still here';
 COMMENT ON FUNCTION insta_ids.check_placement(integer) IS
     'refuses to have a shard here that the map has elsewhere';
 COMMENT ON FUNCTION insta_ids.set_assignments(integer[], integer[], name[]) IS
@@ -2582,6 +2875,8 @@ COMMENT ON FUNCTION insta_ids.refuse(integer) IS
     'raises the error of a shard that is not written to here';
 COMMENT ON FUNCTION insta_ids.refuse_write() IS
     'the trigger that a fence is made of';
+COMMENT ON FUNCTION insta_ids.fenced_schemas() IS
+    'schemas of shards that move or are fenced, as they are now';
 COMMENT ON FUNCTION insta_ids.keep_fenced() IS
     'refuses who alters what moves or is fenced';
 COMMENT ON FUNCTION insta_ids.fence_changed() IS
@@ -2612,7 +2907,7 @@ COMMENT ON FUNCTION insta_ids.move_fence(name, text) IS
     'source: closes the shards of a move to all who write';
 COMMENT ON FUNCTION insta_ids.move_mark(name) IS
     'source: what the target goes on from, once the fence is committed';
-COMMENT ON FUNCTION insta_ids.move_table_slots(name) IS
+COMMENT ON FUNCTION insta_ids.move_table_slots(name, "char"[]) IS
     'target: the slots that tables are copied by which have not caught up';
 COMMENT ON FUNCTION insta_ids.move_slots_lost(name[]) IS
     'source: whether one of these slots is not there';
@@ -2626,9 +2921,9 @@ COMMENT ON FUNCTION insta_ids.move_hand_over(name, jsonb, jsonb, jsonb) IS
     'target: takes the shards over if all rows are here; the version of the map';
 COMMENT ON FUNCTION insta_ids.move_finish(name, bigint) IS
     'source, then target: ends a move whose shards were handed over';
-COMMENT ON FUNCTION insta_ids.move_cancel(name) IS
+COMMENT ON FUNCTION insta_ids.move_cancel(name, uuid) IS
     'target: forgets what was made for a move whose shards were not handed over';
-COMMENT ON FUNCTION insta_ids.move_withdraw(name, boolean, text) IS
+COMMENT ON FUNCTION insta_ids.move_withdraw(name, jsonb) IS
     'source: takes an offer back that the target has cancelled, and opens the shards';
 COMMENT ON FUNCTION insta_ids.prepare_move(jsonb, text) IS
     'the part that move_prepare and move_shards share';
@@ -2642,6 +2937,10 @@ COMMENT ON FUNCTION insta_ids.check_movable(integer[]) IS
     'refuses shards that could not be moved whole';
 COMMENT ON FUNCTION insta_ids.check_absent(integer, integer) IS
     'refuses shards of which something is here';
+COMMENT ON FUNCTION insta_ids.move_outcome(uuid) IS
+    'how a move has ended here';
+COMMENT ON FUNCTION insta_ids.commit_durably() IS
+    'has the transaction on disk when it is committed';
 COMMENT ON FUNCTION insta_ids.open_move(name) IS
     'the move of a name, locked';
 COMMENT ON FUNCTION insta_ids.assign_moved(insta_ids.move, bigint) IS
@@ -2658,6 +2957,8 @@ COMMENT ON FUNCTION insta_ids.drop_subscription(name) IS
     'drops the subscription of a move, without its slot';
 COMMENT ON FUNCTION insta_ids.connect_node(name) IS
     'connects this session to another node, by dblink';
+COMMENT ON FUNCTION insta_ids.disconnect_node() IS
+    'ends the connection to another node';
 COMMENT ON FUNCTION insta_ids.dblink_schema() IS
     'schema of the extension dblink';
 COMMENT ON FUNCTION insta_ids.ask_node(text) IS
@@ -2670,5 +2971,7 @@ COMMENT ON VIEW insta_ids.moves IS
     'the moves of this server: how far each is, and what to do next';
 COMMENT ON TABLE insta_ids.move IS
     'what the view moves shows';
+COMMENT ON TABLE insta_ids.ended_move IS
+    'how moves have ended here';
 COMMENT ON TABLE insta_ids.moved IS
     'shards that have left, and the schemas that are left of them';

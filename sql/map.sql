@@ -59,14 +59,25 @@ CREATE TABLE insta_ids.move (
     from_node name NOT NULL,
     to_node name NOT NULL,
     slot name NOT NULL,
+    has_slot boolean NOT NULL DEFAULT false,
     bytes bigint NOT NULL,
     step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
-    -- What the target goes on from; from the fence on, on the source.
+    -- On the source, the transaction of the fence, and then what the target goes on from.
+    fenced_by xid8,
     mark jsonb,
     started_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     step_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.move', '');
+
+-- How moves have ended: on the target handed over or cancelled, on the source handed over or withdrawn. Only one of the two
+-- can come of a move on the target, whoever drives it.
+CREATE TABLE insta_ids.ended_move (
+    id uuid PRIMARY KEY,
+    outcome text NOT NULL,
+    at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids.ended_move', '');
 
 -- Shards that have left, and what is still here of them, until it is dropped.
 CREATE TABLE insta_ids.moved (
@@ -82,6 +93,9 @@ CREATE FUNCTION insta_ids.map_changed() RETURNS trigger
 AS $$
 BEGIN
     PERFORM insta_ids.forget_map();
+    IF TG_TABLE_NAME = 'node' THEN
+        PERFORM insta_ids.check_dsn(n.dsn) FROM insta_ids.node n;
+    END IF;
     -- Rows that come alone are a dump's, which brings the version, too.
     IF TG_OP <> 'INSERT' THEN
         INSERT INTO insta_ids.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
@@ -122,14 +136,33 @@ BEGIN
 END
 $$;
 
+-- Refuses shards that have moved away, and of which something is still here.
+CREATE FUNCTION insta_ids.check_left(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    remains insta_ids.moved;
+BEGIN
+    SELECT * INTO remains FROM insta_ids.moved d WHERE d.shard BETWEEN first AND last ORDER BY d.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('what is left of shard %s is still here', remains.shard),
+            DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
+            HINT = format('SELECT insta_ids.drop_shard(%s)', remains.shard);
+    END IF;
+END
+$$;
+
 -- What a node's connection string must not be.
 CREATE FUNCTION insta_ids.check_dsn(dsn text) RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- A password among the parameters, also of a URI, where its name could be in an escape; or behind the user's name there.
-    IF dsn ~* '(^|[\s?&])(ssl)?password\s*=' OR dsn ~ '^postgres(ql)?://' AND (
-        dsn ~ '^[^:]*://[^/?@]*:[^/?@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
+    -- Wherever libpq would take one from: a parameter, also behind a quote or of a URI, where its name could be in an escape;
+    -- or what is behind the user's name there.
+    IF dsn ~* '(^|[^a-z_])(password|sslpassword|scram_client_key|scram_server_key|oauth_client_secret)\s*='
+        OR dsn ~ '^postgres(ql)?://' AND (dsn ~ '^[^:]*://[^/@]*:[^/@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',

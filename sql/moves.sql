@@ -22,6 +22,14 @@ BEGIN
 END
 $$;
 
+-- What the two servers agree on is on disk before the other hears of it.
+CREATE FUNCTION insta_ids.commit_durably() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.set_config('synchronous_commit', 'on', true)
+    WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
+END;
+
 -- The move of this name, locked.
 CREATE FUNCTION insta_ids.open_move(move name) RETURNS insta_ids.move
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -29,7 +37,7 @@ AS $$
 DECLARE
     found_move insta_ids.move;
 BEGIN
-    PERFORM insta_ids.check_isolation('a move cannot go on');
+    PERFORM insta_ids.check_isolation('a move cannot go on'), insta_ids.commit_durably();
     SELECT * INTO found_move FROM insta_ids.move m WHERE m.name = move FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -130,9 +138,13 @@ DECLARE
     here CONSTANT name := insta_ids.own_node();
     offered CONSTANT name := format('insta_ids_%s_%s', first, last);
     move insta_ids.move;
+    is_new boolean := false;
     shard integer;
 BEGIN
-    PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1);
+    PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1),
+        insta_ids.commit_durably();
+    -- Nobody else offers, makes or assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_node(here), insta_ids.check_node(to_node);
     SELECT * INTO move FROM insta_ids.move m WHERE m.name = offered FOR UPDATE;
     IF NOT FOUND THEN
@@ -144,18 +156,27 @@ BEGIN
                 MESSAGE = format('no shard from %s to %s can move from node "%s" to node "%s"', first, last, here, to_node),
                 DETAIL = CASE WHEN to_node = here THEN 'That is this node.' ELSE 'None of them is here.' END;
         END IF;
+        FOREACH shard IN ARRAY move.shards LOOP
+            IF NOT EXISTS (SELECT FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last AND a.node = here) THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('the map does not have shard %s on this node', shard),
+                    HINT = format('SELECT insta_ids.assign(%s, %s, %L)', first, last, here);
+            END IF;
+        END LOOP;
         PERFORM insta_ids.claim(move.shards), insta_ids.check_movable(move.shards);
         -- What is being made in them now is seen afterwards.
         PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = ANY (move.shards);
         EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids.published_tables(move.shards));
         INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, false, to_node FROM unnest(move.shards) s;
-        INSERT INTO insta_ids.move AS m
+        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
         SELECT offered, gen_random_uuid(), first, last, move.shards, here, to_node,
                format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
                (SELECT coalesce(sum(pg_table_size(c.oid)), 0) FROM insta_ids.shard_schema s
                 JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r' WHERE s.shard = ANY (move.shards)),
                'offered'
         RETURNING m.* INTO move;
+        is_new := true;
     ELSIF move.from_node <> here OR move.to_node <> move_offer.to_node THEN
         PERFORM insta_ids.check_moves(first, last);
     END IF;
@@ -170,7 +191,7 @@ BEGIN
         END IF;
     END LOOP;
     RETURN jsonb_build_object(
-        'name', move.name, 'id', move.id, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
+        'name', move.name, 'id', move.id, 'is_new', is_new, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
         'from_node', here, 'to_node', to_node, 'slot', move.slot, 'bytes', move.bytes,
         'map', insta_ids.shard_map(),
         'migrations', (
@@ -192,17 +213,24 @@ BEGIN ATOMIC
     WHERE s.shard = ANY (shards);
 END;
 
--- Makes the slot that the subscription reads. No transaction that has written something can do that.
+-- Makes the slot that the subscription reads, once: what was written after one that is lost would not come. No transaction
+-- that has written something can make one, so that is written down afterwards.
 CREATE FUNCTION insta_ids.move_slot(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slot name := (SELECT m.slot FROM insta_ids.move m WHERE m.name = move);
+    moving insta_ids.move;
 BEGIN
-    IF slot IS NULL THEN
+    SELECT * INTO moving FROM insta_ids.move m WHERE m.name = move;
+    IF NOT FOUND THEN
         PERFORM insta_ids.open_move(move);
-    ELSIF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = slot) THEN
-        PERFORM pg_create_logical_replication_slot(slot, 'pgoutput');
+    ELSIF NOT moving.has_slot THEN
+        IF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = moving.slot) THEN
+            PERFORM pg_create_logical_replication_slot(moving.slot, 'pgoutput');
+        END IF;
+        UPDATE insta_ids.move m SET has_slot = true WHERE m.name = move;
+    ELSE
+        PERFORM insta_ids.move_lag(move);
     END IF;
 END
 $$;
@@ -249,7 +277,7 @@ BEGIN
                 MESSAGE = format('tables of shards from %s to %s have changed since the move began', moving.first, moving.last),
                 HINT = format('End the move with insta_ids.move_abort(%s, %s), and begin it again.', moving.first, moving.last);
         END IF;
-        UPDATE insta_ids.move m SET step = 'fenced', step_at = now() WHERE m.name = move;
+        UPDATE insta_ids.move m SET step = 'fenced', step_at = now(), fenced_by = pg_current_xact_id() WHERE m.name = move;
     END IF;
 END
 $$;
@@ -265,9 +293,7 @@ DECLARE
     sequence record;
     value record;
 BEGIN
-    IF moving.step <> 'fenced'
-        OR (SELECT m.xmin = pg_current_xact_id_if_assigned()::xid FROM insta_ids.move m WHERE m.name = move)
-    THEN
+    IF moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id() THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s are not fenced', moving.first, moving.last),
@@ -351,6 +377,7 @@ BEGIN
     END IF;
     PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, version);
     DELETE FROM insta_ids.move m WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
     FOREACH shard IN ARRAY moving.shards LOOP
@@ -364,15 +391,15 @@ BEGIN
 END
 $$;
 
--- Takes the offer back, and opens the shards again. `table_slots` is what move_cancel returned.
-CREATE FUNCTION insta_ids.move_withdraw(move name, cancelled_there boolean DEFAULT false, table_slots text DEFAULT NULL)
-    RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Takes the offer back, and opens the shards again. Once they are fenced, the target must have cancelled the move:
+-- `cancellation` is what move_cancel returned.
+CREATE FUNCTION insta_ids.move_withdraw(move name, cancellation jsonb DEFAULT '{}') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids.move;
 BEGIN
-    IF NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = (cancellation ->> 'id')::uuid AND e.outcome = 'withdrawn') THEN
         RETURN;
     END IF;
     moving := insta_ids.open_move(move);
@@ -381,21 +408,29 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
-    ELSIF moving.step = 'fenced' AND NOT cancelled_there THEN
+    ELSIF moving.step = 'fenced' AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
+        OR cancellation ->> 'id' <> moving.id::text
+    THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
-            DETAIL = 'They are fenced here, so the target could have taken them over.',
-            HINT = format('Call insta_ids.move_abort(%s, %s) there. Only if that server is lost, or has cancelled the move,'
-                || ' call insta_ids.move_withdraw(%L, cancelled_there => true) here.', moving.first, moving.last, move);
+            DETAIL = 'This move was not cancelled there.',
+            HINT = format('CALL insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
-    WHERE s.slot_name = moving.slot OR starts_with(s.slot_name, table_slots);
+    WHERE s.slot_name = moving.slot
+        OR s.slot_name ~ '^pg_[0-9]+_sync_' AND cancellation -> 'table_slots' ? s.slot_name;
     PERFORM insta_ids.open_shards(moving.shards);
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
     DELETE FROM insta_ids.move m WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'withdrawn');
 END
 $$;
+
+-- How a move has ended here, NULL if it has not.
+CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = move_outcome.id);
 
 -- On both
 
@@ -449,7 +484,7 @@ DECLARE
     shard integer;
     difference record;
 BEGIN
-    PERFORM insta_ids.check_isolation('shards cannot be prepared');
+    PERFORM insta_ids.check_isolation('shards cannot be prepared'), insta_ids.commit_durably();
     IF here IS DISTINCT FROM moving.to_node THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -459,6 +494,14 @@ BEGIN
     ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
         RETURN;
     END IF;
+    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = moving.id) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
+            DETAIL = format('It was %s here.', (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = moving.id)),
+            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
+                moving.first, moving.last);
+    END IF;
     PERFORM insta_ids.check_moves(moving.first, moving.last);
     IF (offer #>> '{map,version}')::bigint > coalesce((SELECT m.version FROM insta_ids.map m), 0) THEN
         PERFORM insta_ids.apply_map(offer -> 'map');
@@ -466,6 +509,17 @@ BEGIN
     PERFORM insta_ids.check_node(moving.from_node), insta_ids.check_range(moving.first, moving.last, 1),
         insta_ids.take_migrations(offer -> 'migrations', moving.from_node);
     PERFORM insta_ids.check_absent(moving.first, moving.last);
+    shard := (
+        SELECT min(s) FROM unnest(moving.shards) s
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = moving.from_node));
+    IF shard IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('the map here does not have shard %s on node "%s"', shard, moving.from_node),
+            DETAIL = format('Its version is %s, and %s there.', (SELECT m.version FROM insta_ids.map m), offer #>> '{map,version}'),
+            HINT = 'Assign on one of the two nodes what the other has, and apply that map on the other.';
+    END IF;
 
     FOREACH shard IN ARRAY moving.shards LOOP
         PERFORM insta_ids.make_shard(shard, path), insta_ids.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
@@ -502,7 +556,7 @@ BEGIN
         EXECUTE 'TRUNCATE ' || insta_ids.published_tables(moving.shards);
     END IF;
     PERFORM insta_ids.close_shards(moving.shards, here, '2s');
-    INSERT INTO insta_ids.move
+    INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.slot,
         moving.bytes, 'prepared');
 END
@@ -514,21 +568,13 @@ CREATE FUNCTION insta_ids.check_absent(first integer, last integer) RETURNS void
 AS $$
 DECLARE
     here integer := (SELECT min(s.shard) FROM insta_ids.shard s WHERE s.shard BETWEEN first AND last);
-    remains insta_ids.moved;
 BEGIN
     IF here IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
             MESSAGE = format('shard %s is on this node already', here);
     END IF;
-    SELECT * INTO remains FROM insta_ids.moved d WHERE d.shard BETWEEN first AND last ORDER BY d.shard LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('what is left of shard %s is still here', remains.shard),
-            DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
-            HINT = format('SELECT insta_ids.drop_shard(%s)', remains.shard);
-    END IF;
+    PERFORM insta_ids.check_left(first, last);
 END
 $$;
 
@@ -629,13 +675,13 @@ $$;
 
 -- The slots on the source of tables that are copied, and have not caught up. If a server dies while one is dropped, the
 -- target may go on waiting for it.
-CREATE FUNCTION insta_ids.move_table_slots(move name) RETURNS name[]
+CREATE FUNCTION insta_ids.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(
         SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
         FROM pg_catalog.pg_subscription s
         JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
-        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = 'f'
+        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
         CROSS JOIN pg_catalog.pg_control_system() c
         WHERE s.subname = move);
 
@@ -714,6 +760,7 @@ BEGIN
     PERFORM insta_ids.drop_subscription(move), insta_ids.open_shards(moving.shards),
         insta_ids.assign_moved(moving, (mark ->> 'version')::bigint + 1);
     UPDATE insta_ids.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
     RETURN (SELECT m.version FROM insta_ids.map m);
 END
 $$;
@@ -734,32 +781,42 @@ BEGIN
 END
 $$;
 
--- Forgets what was made here for a move whose shards have not been handed over. Returns what the names of slots on the
--- source begin with that its tables were copied by, and that are still there if it could not be reached.
-CREATE FUNCTION insta_ids.move_cancel(move name) RETURNS text
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Forgets what was made here for a move whose shards have not been handed over; no offer of this id is taken up here any more.
+-- Without a row of it, `id` says which it was. Returns what the source must see, with the slots there by which tables were
+-- copied, and which are still there if it could not be reached.
+CREATE FUNCTION insta_ids.move_cancel(move name, id uuid DEFAULT NULL) RETURNS jsonb
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving CONSTANT insta_ids.move := insta_ids.open_move(move);
-    table_slots CONSTANT text := (
-        SELECT format('pg_%s_sync_', s.oid) FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-        WHERE s.subname = move AND d.datname = current_database());
+    moving insta_ids.move;
+    table_slots name[];
 BEGIN
-    IF moving.step NOT IN ('prepared', 'copying') THEN
+    IF id IS NULL OR EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        moving := insta_ids.open_move(move);
+    END IF;
+    IF moving.step NOT IN ('prepared', 'copying', 'handed over') OR moving.id <> id THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = CASE moving.step WHEN 'handed over'
-                THEN format('shards from %s to %s are here already', moving.first, moving.last)
-                ELSE format('shards from %s to %s do not come to this server', moving.first, moving.last) END,
-            HINT = CASE moving.step WHEN 'handed over'
-                THEN format('CALL insta_ids.move_shards(%s, %s, %L) finishes the move.', moving.first, moving.last, moving.from_node)
-                ELSE format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node) END;
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', moving.first, moving.last),
+            HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
     END IF;
-    PERFORM insta_ids.drop_subscription(move);
-    DELETE FROM insta_ids.move m WHERE m.name = move;
-    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
-    PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
-    RETURN table_slots;
+    PERFORM insta_ids.commit_durably();
+    INSERT INTO insta_ids.ended_move AS e VALUES (coalesce(moving.id, move_cancel.id), 'cancelled')
+    ON CONFLICT ON CONSTRAINT ended_move_pkey DO UPDATE SET at = e.at WHERE e.outcome = 'cancelled';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards of move "%s" are here already', move),
+            HINT = 'CALL insta_ids.move_shards() again finishes it.';
+    END IF;
+    IF moving.name IS NOT NULL THEN
+        table_slots := insta_ids.move_table_slots(move, '{i,d,f,s}');
+        PERFORM insta_ids.drop_subscription(move);
+        DELETE FROM insta_ids.move m WHERE m.name = move;
+        DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
+        PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
+    END IF;
+    RETURN jsonb_build_object('id', coalesce(moving.id, move_cancel.id), 'table_slots', coalesce(table_slots, '{}'));
 END
 $$;
 
@@ -771,18 +828,27 @@ CREATE FUNCTION insta_ids.connect_node(node name) RETURNS void
 AS $$
 DECLARE
     dblink CONSTANT name := insta_ids.dblink_schema();
-    is_connected boolean;
 BEGIN
-    PERFORM insta_ids.check_node(node);
-    EXECUTE format('SELECT ''insta_ids'' = ANY (%I.dblink_get_connections())', dblink) INTO is_connected;
-    IF is_connected THEN
-        EXECUTE format('SELECT %I.dblink_disconnect(''insta_ids'')', dblink);
-    END IF;
+    PERFORM insta_ids.check_node(node), insta_ids.disconnect_node();
     EXECUTE format('SELECT %I.dblink_connect(''insta_ids'', %L)', dblink, (
         SELECT n.dsn FROM insta_ids.node n WHERE n.node = connect_node.node));
     -- Whatever is set for the role there.
     EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
         'SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
+END
+$$;
+
+CREATE FUNCTION insta_ids.disconnect_node() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dblink CONSTANT name := insta_ids.dblink_schema();
+    is_connected boolean;
+BEGIN
+    EXECUTE format('SELECT ''insta_ids'' = ANY (%I.dblink_get_connections())', dblink) INTO is_connected;
+    IF is_connected THEN
+        EXECUTE format('SELECT %I.dblink_disconnect(''insta_ids'')', dblink);
+    END IF;
 END
 $$;
 
@@ -853,6 +919,7 @@ DECLARE
     fenced_at timestamptz;
     told_at timestamptz := '-infinity';
     lag bigint;
+    lead interval;
     table_slots pg_catalog.name[] := '{}';
     progress pg_catalog.record;
 BEGIN
@@ -878,7 +945,10 @@ BEGIN
         BEGIN
             PERFORM insta_ids.prepare_move(offer, path);
         EXCEPTION WHEN OTHERS THEN
-            PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L)', move));
+            -- What another session has offered is its own.
+            IF (offer ->> 'is_new')::boolean THEN
+                PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L)', move));
+            END IF;
             RAISE;
         END;
         CALL insta_ids.new_transaction();
@@ -921,6 +991,16 @@ BEGIN
         END LOOP;
         CALL insta_ids.new_transaction();
 
+        -- Not only after it.
+        lead := (insta_ids.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
+            - clock_timestamp();
+        IF lead > current_setting('insta_ids.clock_tolerance')::interval THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, from_node),
+                DETAIL = format('"insta_ids.clock_tolerance" is %s.', current_setting('insta_ids.clock_tolerance')),
+                HINT = 'Correct the clock, and call again.';
+        END IF;
         PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_fence(%L, %L)', move, lock_timeout));
         fenced_at := clock_timestamp();
         mark := insta_ids.ask_node(format('SELECT insta_ids.move_mark(%L)', move));
@@ -947,7 +1027,7 @@ BEGIN
     PERFORM insta_ids.move_finish(move, version);
     CALL insta_ids.new_transaction();
     RAISE NOTICE 'move_shards: finished; the map has version %', version;
-    PERFORM set_config('search_path', path, true);
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
 
@@ -958,20 +1038,33 @@ DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
     moving insta_ids.move;
-    table_slots text;
+    there jsonb;
+    cancellation jsonb;
 BEGIN
     CALL insta_ids.new_transaction();
     SELECT * INTO moving FROM insta_ids.move m WHERE m.name = move;
-    IF FOUND THEN
-        table_slots := insta_ids.move_cancel(move);
-    ELSIF from_node IS NULL THEN
+    IF NOT FOUND AND from_node IS NULL THEN
         PERFORM insta_ids.open_move(move);
     END IF;
-    -- From here on the shards cannot be taken over any more.
-    CALL insta_ids.new_transaction();
     PERFORM insta_ids.connect_node(coalesce(moving.from_node, from_node));
-    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L, true, %L)', move, table_slots));
-    PERFORM set_config('search_path', path, true);
+    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', (SELECT m.id FROM insta_ids.move m WHERE m.name = %L),'
+        || ' ''outcome'', insta_ids.move_outcome(%L))', move, moving.id));
+    -- Whatever is here of them may be all that there is.
+    IF there ->> 'outcome' = 'handed over' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" has let go of shards from %s to %s', moving.from_node, first, last),
+            DETAIL = format('They were handed over, which this server has lost: here the move is %s.', moving.step);
+    END IF;
+    IF moving.id IS NOT NULL OR there ->> 'id' IS NOT NULL THEN
+        cancellation := insta_ids.move_cancel(move, coalesce(moving.id, (there ->> 'id')::uuid));
+        -- From here on the shards cannot be taken over any more.
+        CALL insta_ids.new_transaction();
+    END IF;
+    IF there ->> 'id' IS NOT NULL THEN
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L, %L)', move, cancellation));
+    END IF;
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
 

@@ -34,7 +34,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON SEQUENCE insta_ids.lease TO PUBLIC;
 GRANT SELECT ON insta_ids.partitioned, insta_ids.config TO PUBLIC;
 GRANT SELECT ON insta_ids.node, insta_ids.assignment, insta_ids.map, insta_ids.move TO PUBLIC;
-GRANT SELECT ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.fence, insta_ids.moved
-    TO pg_database_owner;
+GRANT SELECT ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.fence, insta_ids.moved,
+    insta_ids.ended_move TO pg_database_owner;
 GRANT EXECUTE ON FUNCTION insta_ids.stat_get_ids() TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;

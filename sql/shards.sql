@@ -32,6 +32,9 @@ DECLARE
     schema name := insta_ids.schema_of(shard);
     outcome record;
 BEGIN
+    -- Nobody assigns or offers shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
     -- Waits for another session that is making it.
     INSERT INTO insta_ids.shard (shard) VALUES (make_shard.shard) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
@@ -64,6 +67,7 @@ AS $$
 DECLARE
     schema pg_catalog.name;
 BEGIN
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_placement(shard);
     schema := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
     IF schema IS NULL THEN
@@ -116,7 +120,7 @@ BEGIN
 
     CALL insta_ids.commit_batch('create_shards', cardinality(todo), 0, 0);
     FOREACH number IN ARRAY todo LOOP
-        PERFORM insta_ids.make_shard(number, path);
+        PERFORM insta_ids.check_placement(number), insta_ids.make_shard(number, path);
         done := done + 1;
         IF done = 1 THEN
             PERFORM insta_ids.check_locks(least(batch, cardinality(todo)));
@@ -133,6 +137,39 @@ $$;
 CREATE FUNCTION insta_ids.lock_schema(schema oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
 
+-- Refuses to drop a shard's schema on which something outside depends: as DROP ... RESTRICT would tell, if the schema were
+-- one object.
+CREATE FUNCTION insta_ids.check_dependents(shard integer, schema oid) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outside text;
+BEGIN
+    -- What depends on a part of it, and is none.
+    WITH RECURSIVE parts AS (
+        SELECT d.classid, d.objid FROM pg_depend d
+        WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema
+            AND d.classid <> 'pg_extension'::regclass
+        UNION
+        SELECT d.classid, d.objid
+        FROM parts p JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid
+        WHERE d.deptype <> 'n'
+    )
+    SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
+    FROM (SELECT 'pg_namespace'::regclass, schema UNION ALL SELECT * FROM parts) p (classid, objid)
+    JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid AND d.deptype = 'n'
+    WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
+            DETAIL = format('One is %s.', outside),
+            HINT = 'Drop them first, or use force => true to drop them with it.';
+    END IF;
+END
+$$;
+
 CREATE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEFAULT false) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
 AS $$
@@ -142,11 +179,13 @@ DECLARE
     dropped oid := to_regnamespace(quote_ident(schema));
     relation regclass;
     has_rows boolean;
-    outside text;
 BEGIN
     PERFORM insta_ids.check_moves(shard, shard);
     DELETE FROM insta_ids.moved d WHERE d.shard = drop_shard.shard RETURNING d.schema INTO remains;
     IF FOUND THEN
+        IF NOT force THEN
+            PERFORM insta_ids.check_dependents(shard, to_regnamespace(quote_ident(remains)));
+        END IF;
         EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', remains);
         RETURN;
     END IF;
@@ -179,28 +218,7 @@ BEGIN
                     HINT = 'Use force => true to drop it with all that is in it.';
             END IF;
         END LOOP;
-        -- What depends on a part of it, and is none: as DROP ... RESTRICT would tell, if the schema were one object.
-        WITH RECURSIVE parts AS (
-            SELECT d.classid, d.objid FROM pg_depend d
-            WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = dropped
-                AND d.classid <> 'pg_extension'::regclass
-            UNION
-            SELECT d.classid, d.objid
-            FROM parts p JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid
-            WHERE d.deptype <> 'n'
-        )
-        SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
-        FROM (SELECT 'pg_namespace'::regclass, dropped UNION ALL SELECT * FROM parts) p (classid, objid)
-        JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid AND d.deptype = 'n'
-        WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts)
-        LIMIT 1;
-        IF FOUND THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'dependent_objects_still_exist',
-                MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
-                DETAIL = format('One is %s.', outside),
-                HINT = 'Drop them first, or use force => true to drop them with it.';
-        END IF;
+        PERFORM insta_ids.check_dependents(shard, dropped);
     END IF;
     EXECUTE format('DROP SCHEMA %I CASCADE', schema);
 END
@@ -259,7 +277,8 @@ BEGIN
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE'
         || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work, insta_ids.node,'
-        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.moved TO %s', role);
+        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.ended_move,'
+        || ' insta_ids.moved TO %s', role);
     EXECUTE format(
         'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress, insta_ids.moves TO %s',
         role);
@@ -286,6 +305,7 @@ BEGIN
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
+        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.move_outcome, insta_ids.commit_durably,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_placement, insta_ids.check_dsn, insta_ids.add_node,'
         || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
         || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'

@@ -1,5 +1,6 @@
 //! The map and fences: what of them is not SQL. The rest is in sql/map.sql and sql/fences.sql.
 
+use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 
 use crate::pg::map;
@@ -16,6 +17,12 @@ fn this_node() -> SqlResult<Option<Text>> {
 #[pg_extern(sql = false)]
 fn forget_map() {
     map::forget_everywhere();
+}
+
+/// By the newest snapshot.
+#[pg_extern(sql = false)]
+fn fenced_schemas() -> TableIterator<'static, (name!(shard, i32), name!(schema, Text))> {
+    TableIterator::new(map::fenced_schemas().into_iter().map(|(shard, schema)| (shard, Text(schema))))
 }
 
 /// Never returns.

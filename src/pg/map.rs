@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use pgrx::pg_sys;
 
@@ -21,6 +21,11 @@ const NOTHING: u8 = 0;
 const READING: u8 = 1;
 const ALL_HERE: u8 = 2;
 const SOME_AWAY: u8 = 3;
+
+/// While some are not: the layout of the shards' ids, by its hash, and a bit for each of the first shards that is not here.
+/// So most calls need no look at [`KNOWN`].
+static LAYOUT: AtomicU64 = AtomicU64::new(0);
+static AWAY: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// The OID of [`MAP`].
 static RELATION: AtomicU32 = AtomicU32::new(0);
@@ -50,29 +55,53 @@ pub(crate) fn check(
     shard: Shard,
     sequence: Sequence,
 ) -> Result<(), Elsewhere> {
-    if KNOWS.load(Ordering::Relaxed) == ALL_HERE {
-        return Ok(());
-    }
-    known(
-        || server.node().to_vec(),
-        |known| {
-            let shard = if known.layout == Some(layout) {
-                i32::try_from(shard.get()).ok()
-            } else {
-                // The number means another shard, or none; but the sequence may be one of a shard.
-                sequence.schema().and_then(|schema| shard_of_schema(&schema, &known.prefix))
-            };
-            match shard {
-                Some(shard) if !known.placement.is_here(shard) => Err(known.placement.why(shard)),
-                _ => Ok(()),
-            }
-        },
-    )
+    let is_here = match KNOWS.load(Ordering::Relaxed) {
+        ALL_HERE => true,
+        SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !is_away(shard),
+        _ => false,
+    };
+    if is_here { Ok(()) } else { look_up(server, layout, shard, sequence) }
+}
+
+/// Whether a shard may be away, by its bit or because it has none.
+#[inline]
+fn is_away(shard: Shard) -> bool {
+    let bits = AWAY.get((shard.get() / 64) as usize).map_or(u64::MAX, |bits| bits.load(Ordering::Relaxed));
+    bits >> (shard.get() % 64) & 1 == 1
+}
+
+#[inline(never)]
+fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), Elsewhere> {
+    let here = || server.node().to_vec();
+    known(here, |known| {
+        let shard = if known.layout == Some(layout) {
+            i32::try_from(shard.get()).ok()
+        } else {
+            // The number means another shard, or none; but the sequence may be one of a shard.
+            sequence.schema().and_then(|schema| shard_of_schema(&schema, &known.prefix))
+        };
+        match shard {
+            Some(shard) if !known.placement.is_here(shard) => Err(known.placement.why(shard)),
+            _ => Ok(()),
+        }
+    })
 }
 
 /// Why nothing is written to a shard here, whose node this is.
 pub(crate) fn why(here: Vec<u8>, shard: i32) -> Elsewhere {
     Elsewhere { is_fenced: true, ..known(|| here, |known| known.placement.why(shard)) }
+}
+
+/// The shards that move or are fenced now, with their schemas.
+pub(crate) fn fenced_schemas() -> Vec<(i32, Vec<u8>)> {
+    let (Some(config), Some(fence)) = (relation(c"config"), relation(c"fence")) else { return Vec::new() };
+    let shards = rows(fence, |row| row.integer(1));
+    if shards.is_empty() {
+        return Vec::new();
+    }
+    let prefix = rows(config, |row| row.name(2)).into_iter().flatten().next().unwrap_or_default();
+    let schema = |shard: i32| [&prefix[..], shard.to_string().as_bytes()].concat();
+    shards.into_iter().flatten().map(|shard| (shard, schema(shard))).collect()
 }
 
 /// Tells all sessions of the database, when the transaction commits, that the map or a fence has changed.
@@ -127,9 +156,14 @@ fn read(here: Vec<u8>) -> Option<Known> {
         fences.into_iter().flatten().collect(),
     );
 
+    for (shards, bits) in (0..).step_by(64).zip(&AWAY) {
+        let away = (0..64).filter(|n| !placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
+        bits.store(away, Ordering::Relaxed);
+    }
+    LAYOUT.store(layout.map_or(0, Layout::hash64), Ordering::Relaxed);
     let knows = if placement.is_complete() { ALL_HERE } else { SOME_AWAY };
-    // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one, whose
-    // sequence nobody could fence since `nextval`.
+    // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one: a fence
+    // locks the sequences of its shard, and `nextval` has locked this one.
     let _ = KNOWS.compare_exchange(READING, knows, Ordering::Relaxed, Ordering::Relaxed);
     Some(Known { layout, prefix, placement })
 }

@@ -1079,7 +1079,7 @@ fn every_row_is_read() {
 #[test]
 fn the_server_has_too_few_locks() {
     const FEW: [&str; 5] = [
-        "max_locks_per_transaction = 10",
+        "max_locks_per_transaction = 16",
         "max_connections = 10",
         "max_worker_processes = 1",
         "max_wal_senders = 1",
@@ -1087,9 +1087,9 @@ fn the_server_has_too_few_locks() {
     ];
     let cluster = Cluster::bare("check_few_locks", &[&[PRELOAD], &FEW[..]].concat());
     let mut client = cluster.connect();
-    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(250)").unwrap();
+    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(400)").unwrap();
     add(&mut client, "0001", PHOTOS);
-    client.batch_execute("CALL insta_ids.create_shards(0, 249, batch => 1)").unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(0, 399, batch => 1)").unwrap();
     assert_eq!(found(&mut client), ["locks_of_migrate insta0", "locks_of_pg_dump postgres"]);
     let dumped = || cluster.program("pg_dump", "postgres").arg("postgres").output().unwrap().status.success();
     assert!(!dumped());

@@ -236,6 +236,11 @@ fn what_cannot_move() {
         ),
         ("SELECT insta_ids.fence(2)", "SELECT insta_ids.unfence(2)", "It is fenced."),
         (
+            "CREATE TABLE insta2.deferred (x integer PRIMARY KEY DEFERRABLE)",
+            "DROP TABLE insta2.deferred",
+            "has no primary key",
+        ),
+        (
             "CREATE SEQUENCE public.s; ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT next_id(2, 'public.s')",
             "ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT insta2.next_id(); DROP SEQUENCE public.s",
             "which is not of this shard",
@@ -344,7 +349,7 @@ fn without_a_superuser_on_the_source() {
         "move_fence('insta_ids_4_4')",
         "move_mark('insta_ids_4_4')",
         "move_hashes('insta_ids_4_4')",
-        "move_withdraw('insta_ids_4_4', true)",
+        "move_withdraw('insta_ids_4_4', (SELECT to_jsonb(m) FROM insta_ids.move m))",
     ] {
         mover
             .batch_execute(&format!("SELECT insta_ids.{step}"))
@@ -389,4 +394,133 @@ fn by_the_book() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta5.photos"), 1000);
     assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.moves"), 0);
+}
+
+/// Whoever drives a move, and in whatever order: what was cancelled is not taken over, and what was taken over is not opened
+/// again where it came from.
+#[test]
+fn a_move_ends_in_one_way() {
+    let pair = Pair::start("ends");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let message = |error: postgres::Error| error.as_db_error().unwrap().message().to_owned();
+
+    // Two drivers: one cancels, the other goes on with the same offer.
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    let cancelled = texts(&mut b, "SELECT insta_ids.move_cancel('insta_ids_2_2')::text");
+    moving.step("offer").unwrap();
+    assert_eq!(message(moving.step("prepare").unwrap_err()), "offer of shards from 2 to 2 is void");
+    let withdraw =
+        |cancellation: &str| format!("SELECT insta_ids.move_withdraw('insta_ids_2_2', '{cancellation}')");
+    for other in ["{}", r#"{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}"#] {
+        assert_eq!(
+            refused(&mut a, &withdraw(other)).message(),
+            "shards from 2 to 2 may be on node \"b\" already"
+        );
+    }
+    for _ in 0..2 {
+        a.batch_execute(&withdraw(&cancelled[0])).unwrap();
+    }
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+
+    // Handed over, and then cancelled: too late, also when the target has forgotten it.
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..8].iter().for_each(|step| moving.step(step).unwrap());
+    assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are here already");
+    b.batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2', 0)").unwrap();
+    assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are here already");
+    assert_eq!(refused(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
+    moving.step("finish").unwrap();
+
+    // A copy whose hand-over its server has lost is not dropped: the other one has let go.
+    if pair.have_dblink() {
+        let mut moving = Move::of(&pair, 3, 3);
+        for step in STEPS {
+            moving.step(step).unwrap();
+        }
+        let lost = "INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
+            SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 's', 0, 'copying' FROM insta_ids.ended_move ORDER BY at DESC LIMIT 1";
+        b.batch_execute(lost).unwrap();
+        let error = refused(&mut b, "CALL insta_ids.move_abort(3, 3)");
+        assert_eq!(error.message(), "node \"a\" has let go of shards from 3 to 3");
+    }
+}
+
+/// What others do meanwhile to shards, slots and maps.
+#[test]
+fn what_others_do_meanwhile() {
+    let pair = Pair::start("meanwhile");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("SELECT insta_ids.drop_shard(1)").unwrap();
+    let mut old = pair.a.connect();
+    old.batch_execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1").unwrap();
+    let mut moving = Move::of(&pair, 0, 3);
+    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+
+    // A shard in a gap of the range is not made.
+    for create in ["SELECT insta_ids.create_shard(1)", "CALL insta_ids.create_shards(0, 3)"] {
+        assert_eq!(refused(&mut a, create).message(), "shards from 0 to 3 are moving", "{create}");
+    }
+    // Nor is DDL let through by an old snapshot.
+    assert_eq!(
+        refused(&mut old, "ALTER TABLE insta2.photos ADD COLUMN x integer").code(),
+        &SqlState::OBJECT_IN_USE
+    );
+    // A slot that is lost is not made anew, as what was written meanwhile would not come.
+    b.batch_execute("ALTER SUBSCRIPTION insta_ids_0_3 DISABLE").unwrap();
+    within(Duration::from_secs(10), || {
+        a.batch_execute("SELECT pg_drop_replication_slot(slot) FROM insta_ids.move").is_ok()
+    });
+    assert!(moving.step("slot").unwrap_err().as_db_error().unwrap().message().ends_with("is lost"));
+    moving.abort().unwrap();
+
+    // A fence is not gone around.
+    a.batch_execute(
+        "SELECT insta_ids.fence(2); CREATE TABLE parent (LIKE insta3.photos) PARTITION BY RANGE (id)",
+    )
+    .unwrap();
+    for ddl in [
+        "ALTER TABLE insta2.likes SET SCHEMA public",
+        "ALTER TABLE parent ATTACH PARTITION insta2.photos DEFAULT",
+        "ALTER TABLE insta2.photos DISABLE TRIGGER ALL",
+        "DROP TRIGGER insta_ids_fence ON insta2.photos",
+    ] {
+        assert!(a.batch_execute(ddl).is_err(), "{ddl}");
+    }
+    // A reader keeps nobody from opening it.
+    let mut reader = pair.a.connect();
+    reader.batch_execute("BEGIN; SELECT count(*) FROM insta2.photos").unwrap();
+    a.batch_execute("SET statement_timeout = '5s'; SELECT insta_ids.unfence(2); RESET statement_timeout")
+        .unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    reader.batch_execute("COMMIT").unwrap();
+
+    // Without a map, or with another one there, nothing moves.
+    a.batch_execute("DELETE FROM insta_ids.assignment").unwrap();
+    let error = Move::of(&pair, 2, 2).step("offer").unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "the map does not have shard 2 on this node");
+    a.batch_execute("SELECT insta_ids.assign(0, 63, 'a')").unwrap();
+    b.batch_execute("UPDATE insta_ids.map SET version = 1000; SELECT insta_ids.add_node('c', ''), insta_ids.assign(2, 2, 'c')").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.step("offer").unwrap();
+    let error = moving.step("prepare").unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "the map here does not have shard 2 on node \"a\"");
+    moving.abort().unwrap();
+    b.batch_execute("SELECT insta_ids.assign(2, 2, 'a')").unwrap();
+
+    // What has left is not made again beside what is left of it, which is not dropped under others.
+    let mut moving = Move::of(&pair, 2, 2);
+    for step in STEPS {
+        moving.step(step).unwrap();
+    }
+    a.batch_execute(
+        "DELETE FROM insta_ids.assignment; CREATE VIEW seen AS SELECT * FROM insta2__moved.photos",
+    )
+    .unwrap();
+    assert_eq!(
+        refused(&mut a, "CALL insta_ids.create_shards(2, 2)").message(),
+        "what is left of shard 2 is still here"
+    );
+    assert_eq!(refused(&mut a, "SELECT insta_ids.drop_shard(2)").code().code(), "2BP01");
+    a.batch_execute("SELECT insta_ids.drop_shard(2, force => true)").unwrap();
 }

@@ -141,6 +141,12 @@ impl<'a> Move<'a> {
         Ok(())
     }
 
+    /// Whether the target has the shards, and nothing is left to do.
+    pub fn has_ended(&self) -> Result<bool, Error> {
+        let ended = "SELECT NOT EXISTS (SELECT FROM insta_ids.move) AND EXISTS (SELECT FROM insta_ids.shard WHERE shard = $1)";
+        Ok(self.pair.b.config().connect(NoTls)?.query_one(ended, &[&self.range[0]])?.get(0))
+    }
+
     /// Does what is left of it, from whatever it has come to.
     pub fn resume(&mut self) -> Result<(), Error> {
         let step = format!("SELECT step FROM insta_ids.move WHERE name = '{}'", self.name);
@@ -150,8 +156,7 @@ impl<'a> Move<'a> {
             self.version = b.query_one("SELECT version FROM insta_ids.map", &[])?.get(0);
             return self.step("finish");
         }
-        let left = b.query_opt("SELECT 1 FROM insta_ids.shard WHERE shard = $1", &[&self.range[0]])?;
-        if come.is_none() && left.is_some() {
+        if self.has_ended()? {
             return Ok(());
         }
         STEPS.iter().try_for_each(|step| self.step(step))
@@ -161,14 +166,16 @@ impl<'a> Move<'a> {
     pub fn abort(&self) -> Result<(), Error> {
         let name = &self.name;
         let mut b = self.pair.b.config().connect(NoTls)?;
-        let mut slots: Option<String> = None;
-        if b.query_opt("SELECT 1 FROM insta_ids.move WHERE name = $1::text::name", &[name])?.is_some() {
-            slots = b.query_one(&format!("SELECT insta_ids.move_cancel('{name}')"), &[])?.get(0);
-        }
+        let open = "SELECT id::text FROM insta_ids.move WHERE name = $1::text::name";
         let mut a = self.pair.a.config().connect(NoTls)?;
-        let withdraw =
-            format!("SELECT insta_ids.move_withdraw('{name}', cancelled_there => true, table_slots => $1)");
-        a.execute(&withdraw, &[&slots]).map(drop)
+        let Some(id) = a.query_opt(open, &[name])?.map(|row| row.get::<_, String>(0)) else {
+            // It was taken back already, or never made.
+            assert!(b.query_opt(open, &[name])?.is_none(), "{name} is open on the target alone");
+            return Ok(());
+        };
+        let cancel = format!("SELECT insta_ids.move_cancel('{name}', '{id}')::text");
+        let cancellation: String = b.query_one(&cancel, &[])?.get(0);
+        a.batch_execute(&format!("SELECT insta_ids.move_withdraw('{name}', '{cancellation}')"))
     }
 }
 

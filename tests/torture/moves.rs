@@ -55,6 +55,8 @@ struct Writers {
 struct Written {
     committed: Vec<i64>,
     rolled_back: Vec<i64>,
+    /// Those of the committed rows that were changed afterwards, in a transaction of its own.
+    changed: Vec<i64>,
 }
 
 impl Writers {
@@ -87,6 +89,7 @@ impl Writers {
 /// Writes to one server until that does not take the shard's rows, or is not there.
 fn write(config: &Config, shard: i32, stop: &AtomicBool, written: &mut Written) {
     let Ok(mut client) = config.connect(NoTls) else { return };
+    let change = format!("UPDATE insta{shard}.photos SET caption = id::text WHERE id = ANY ($1)");
     let insert = format!("INSERT INTO insta{shard}.photos SELECT FROM generate_series(1, 5) RETURNING id");
     for round in 0.. {
         if stop.load(Ordering::Relaxed) {
@@ -101,8 +104,15 @@ fn write(config: &Config, shard: i32, stop: &AtomicBool, written: &mut Written) 
             client.batch_execute(end)?;
             Ok(rows)
         });
-        match rows {
-            Ok(rows) => given.extend(rows.iter().map(|row| row.get::<_, i64>(0))),
+        let ids: Result<Vec<i64>, Error> = rows.map(|rows| rows.iter().map(|row| row.get(0)).collect());
+        let changed = ids.and_then(|ids| {
+            given.extend(&ids);
+            client.execute(&change, &[&ids])?;
+            Ok(ids)
+        });
+        match changed {
+            Ok(ids) if end == "COMMIT" => written.changed.extend(ids),
+            Ok(_) => {}
             Err(error) => {
                 let elsewhere = [&SqlState::READ_ONLY_SQL_TRANSACTION, &SqlState::UNDEFINED_TABLE];
                 let is_expected =
@@ -178,8 +188,17 @@ fn moved(pair: &Pair, shard: i32, step: usize, fault: Fault, abort: bool, chance
             assert_eq!(count(&mut a, "SELECT count(*) FROM pg_replication_slots"), 0, "{what}");
         }
     }
-    insist(&what, || moving.resume());
-    thread::sleep(Duration::from_millis(50));
+    let by_call =
+        pair.b.reconnect().batch_execute("CREATE EXTENSION IF NOT EXISTS dblink").is_ok() && shard % 2 == 0;
+    insist(&what, || {
+        if by_call && !moving.has_ended()? {
+            let call = format!("CALL insta_ids.move_shards({shard}, {shard}, 'a')");
+            return pair.b.config().connect(NoTls)?.batch_execute(&call);
+        }
+        moving.resume()
+    });
+    // Written there, too.
+    thread::sleep(Duration::from_millis(100));
     check(pair, shard, &writers.stop(), &what);
 }
 
@@ -193,8 +212,13 @@ fn check(pair: &Pair, shard: i32, written: &[Written], what: &str) {
         committed += 1;
         lost += usize::from(there.binary_search(id).is_err());
     }
-    println!("{what}: {committed} rows");
+    println!("{what}: {committed} rows, {} there", there.len());
     assert_eq!(lost, 0, "of {committed}: {what}");
+    let changed: Vec<i64> = written.iter().flat_map(|session| session.changed.iter().copied()).collect();
+    let unchanged = format!(
+        "SELECT count(*) FROM insta{shard}.photos WHERE id = ANY ($1) AND caption IS DISTINCT FROM id::text"
+    );
+    assert_eq!(b.query_one(&unchanged, &[&changed]).unwrap().get::<_, i64>(0), 0, "{what}");
     let rolled_back = written.iter().flat_map(|session| &session.rolled_back);
     assert_eq!(rolled_back.filter(|id| there.binary_search(id).is_ok()).count(), 0, "{what}");
     // What the target mints is later than all that the source had given.

@@ -1,0 +1,186 @@
+"""Shards moved to another server under eight writers, beside plain logical replication of as many rows."""
+
+import pathlib
+import re
+import subprocess
+import threading
+import time
+
+import psycopg
+
+from figures import Table
+from server import value
+
+WRITERS = 8
+SHARDS = 4
+
+MIGRATION = (
+    "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL, caption text);"
+    " CREATE INDEX ON photos (user_id, id)"
+)
+FILL = "INSERT INTO {}.photos (user_id, caption) SELECT g, repeat(md5(g::text), 3) FROM generate_series(1, {}) g"
+
+
+class Node:
+    """A server of its own, whose clock can be behind."""
+
+    def __init__(self, name, behind_s):
+        self.name = name
+        self.cluster = f"bench_{name}"
+        settings = ["wal_level = logical", "shared_buffers = 512MB", "max_wal_size = 8GB", "fsync = on"]
+        # How long the server waits between two subscriptions that it begins with.
+        settings.append("wal_retrieve_retry_interval = '100ms'")
+        preload = ["shared_preload_libraries = 'insta_ids'", f"insta_ids.node = '{name}'"]
+        self.script("remove")
+        self.directory = self.script("make", *preload, *settings)
+        clock = pathlib.Path(self.directory, "clock")
+        clock.write_text(f"-{behind_s:.3f}\n")
+        faketime = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+        self.script(
+            "start",
+            f"LD_PRELOAD={faketime}",
+            f"FAKETIME_TIMESTAMP_FILE={clock}",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            "FAKETIME_NO_CACHE=1",
+        )
+        self.dsn = f"host={self.directory} user=postgres dbname=postgres"
+
+    def script(self, action, *arguments):
+        done = subprocess.run(["scripts/cluster", action, self.cluster, *arguments], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"cluster {action} {self.cluster}: {done.stderr}")
+        return done.stdout.strip()
+
+    def connect(self):
+        return psycopg.connect(self.dsn, autocommit=True)
+
+
+class Writers:
+    """Eight clients that insert a row every few milliseconds into a schema, on whichever of the nodes takes it."""
+
+    def __init__(self, nodes, schema):
+        self.nodes = nodes
+        self.insert = f"INSERT INTO {schema}.photos (user_id) VALUES (31341) RETURNING id"
+        self.ids = []
+        self.longest = 0
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=self.write) for _ in range(WRITERS)]
+
+    def write(self):
+        turn = 0
+        session = self.nodes[0].connect()
+        last = time.monotonic()
+        while not self.stop.is_set():
+            try:
+                self.ids.append(session.execute(self.insert).fetchone()[0])
+            except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.UndefinedTable):
+                turn += 1
+                session.close()
+                time.sleep(0.002)
+                session = self.nodes[turn % len(self.nodes)].connect()
+                continue
+            now = time.monotonic()
+            self.longest = max(self.longest, now - last)
+            last = now
+            time.sleep(0.005)
+        session.close()
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        time.sleep(0.5)
+        return self
+
+    def __exit__(self, *_):
+        time.sleep(0.5)
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def plain(source, target, name, rows):
+    """How long PostgreSQL takes to copy as many tables, until they follow the source."""
+    for node in (source, target):
+        with node.connect() as session:
+            for n in range(SHARDS):
+                session.execute(f"CREATE SCHEMA {name}_{n}; CREATE SEQUENCE {name}_{n}.s")
+                table = MIGRATION.replace("photos", f"{name}_{n}.photos").replace(
+                    "next_id()", f"next_id(99, '{name}_{n}.s')"
+                )
+                session.execute(table)
+                if node is source:
+                    session.execute(FILL.format(f"{name}_{n}", rows // SHARDS))
+    with source.connect() as session:
+        tables = ", ".join(f"{name}_{n}.photos" for n in range(SHARDS))
+        session.execute(f"CREATE PUBLICATION {name} FOR TABLE {tables}")
+    with target.connect() as session, Writers([source], f"{name}_0"):
+        began = time.monotonic()
+        session.execute(f"CREATE SUBSCRIPTION {name} CONNECTION '{source.dsn}' PUBLICATION {name}")
+        while value(session, "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'"):
+            time.sleep(0.1)
+        took = time.monotonic() - began
+    with target.connect() as session:
+        session.execute(f"DROP SUBSCRIPTION {name}")
+    with source.connect() as session:
+        session.execute(f"DROP PUBLICATION {name}")
+    return took
+
+
+def moved(source, target, first, rows, verify):
+    """How long a move copies, and keeps writers waiting; in seconds."""
+    last = first + SHARDS - 1
+    with source.connect() as session:
+        session.execute(f"CALL insta_ids.create_shards({first}, {last})")
+        for n in range(first, last + 1):
+            session.execute(FILL.format(f"insta{n}", rows // SHARDS))
+    times = {}
+
+    def noted(notice):
+        if step := re.match("move_shards: (prepared|fenced|handed over)", notice.message_primary):
+            times[step[1]] = time.monotonic()
+
+    with Writers([source, target], f"insta{first}") as writers, target.connect() as session:
+        session.add_notice_handler(noted)
+        session.execute(f"CALL insta_ids.move_shards({first}, {last}, 'a', verify => '{verify}')")
+    with target.connect() as session:
+        there = {id for (id,) in session.execute(f"SELECT id FROM insta{first}.photos")}
+    lost, repeated = len(set(writers.ids) - there), len(writers.ids) - len(set(writers.ids))
+    if lost or repeated:
+        raise RuntimeError(f"{lost} rows lost, {repeated} ids repeated")
+    return times["fenced"] - times["prepared"], times["handed over"] - times["fenced"], writers
+
+
+def moves(bench):
+    """300,000 rows in four shards."""
+    rows = bench.size(300_000, 20_000)
+    copied = Table("moves", f"{rows:,} rows in {SHARDS} shards copied, under {WRITERS} writers", "s")
+    stopped = Table("moves", "Writers kept waiting by the move", "ms")
+    written = 0
+    for behind_s in bench.size((0.2, 300), (300,)):
+        source, target = Node("a", 0), Node("b", behind_s)
+        try:
+            with source.connect() as session, target.connect() as other:
+                session.execute("CREATE EXTENSION insta_ids")
+                session.execute("SELECT insta_ids.init(100)")
+                session.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
+                for node in (source, target):
+                    session.execute("SELECT insta_ids.add_node(%s::text, %s)", [node.name, node.dsn])
+                session.execute("SELECT insta_ids.assign(0, 99, 'a')")
+                shard_map = value(session, "SELECT insta_ids.shard_map()::text")
+                other.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
+                other.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
+            for n in bench.rounds(3, 1):
+                copied.add("plain logical replication", plain(source, target, f"plain{n}", rows))
+                for place, verify in enumerate(("full", "none")):
+                    copy, stop, writers = moved(source, target, SHARDS * (2 * n + place), rows, verify)
+                    copied.add(f"`move_shards`, verify => '{verify}'", copy, "plain logical replication")
+                    clock = f"target {behind_s:g} s behind, verify => '{verify}'"
+                    stopped.add(f"from fence to hand-over, {clock}", stop * 1000)
+                    stopped.add(f"the longest that a writer got no row, {clock}", writers.longest * 1000)
+                    written += len(writers.ids)
+        finally:
+            for node in (source, target):
+                node.script("remove")
+    stopped.notes.append(f"{written:,} rows written meanwhile: none lost, no id twice.")
+    bench.show(copied)
+    bench.show(stopped)
