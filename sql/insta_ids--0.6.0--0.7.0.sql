@@ -2644,7 +2644,7 @@ BEGIN
                 END IF;
                 table_slots := insta_ids.move_table_slots(move);
             END IF;
-            PERFORM pg_sleep(0.1);
+            PERFORM pg_sleep(0.02);
             CALL insta_ids.new_transaction();
         END LOOP;
         -- So that the first queries here are planned as they should be.
