@@ -1,7 +1,8 @@
 //! Promise: a shard is written to on one server at a time, and takes its ids with it.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -526,4 +527,53 @@ fn what_others_do_meanwhile() {
     );
     assert_eq!(refused(&mut a, "SELECT insta_ids.drop_shard(2)").code().code(), "2BP01");
     a.batch_execute("SELECT insta_ids.drop_shard(2, force => true)").unwrap();
+}
+
+/// A file system that is mounted until this is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The target's disk is full: the copy stops with a word of what to do, and goes on when there is room.
+#[test]
+fn a_full_disk() {
+    let pair = Pair::start("full");
+    if !pair.have_dblink() {
+        return;
+    }
+    let small = pair.b.socket.join("small");
+    let mount = |options: &str| {
+        let directory = small.display();
+        let mount = format!(
+            "mkdir -p {directory} && mount -t tmpfs -o {options} tmpfs {directory} && chown --reference={} {directory}",
+            pair.b.socket.display()
+        );
+        Command::new("bash").args(["-c", &mount]).output().unwrap()
+    };
+    let mounted = mount("size=4m,mode=700");
+    if !mounted.status.success() {
+        eprintln!("SKIPPED: nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr));
+        return;
+    }
+    let _mounted = Mounted(small.clone());
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(
+        "INSERT INTO insta2.photos (caption) SELECT repeat(md5(g::text), 4) FROM generate_series(1, 50000) g",
+    )
+    .unwrap();
+    b.batch_execute(&format!("CREATE TABLESPACE small LOCATION '{}'", small.display())).unwrap();
+    b.batch_execute("ALTER DATABASE postgres SET default_tablespace = small").unwrap();
+    let mut b = pair.b.connect();
+    let call = "CALL insta_ids.move_shards(2, 2, 'a')";
+    let error = refused(&mut b, call);
+    assert_eq!(error.message(), "subscription of move \"insta_ids_2_2\" has stopped at an error");
+    assert!(pair.b.log().contains("No space left on device"));
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    assert!(mount("remount,size=64m").status.success());
+    b.batch_execute(call).unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 50_001);
 }
