@@ -2,14 +2,13 @@
 
 import pathlib
 import re
-import subprocess
 import threading
 import time
 
 import psycopg
 
 from figures import Table
-from server import value
+from server import run, value
 
 WRITERS = 8
 SHARDS = 4
@@ -46,10 +45,7 @@ class Node:
         self.dsn = f"host={self.directory} user=postgres dbname=postgres"
 
     def script(self, action, *arguments):
-        done = subprocess.run(["scripts/cluster", action, self.cluster, *arguments], capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"cluster {action} {self.cluster}: {done.stderr}")
-        return done.stdout.strip()
+        return run("scripts/cluster", action, self.cluster, *arguments).strip()
 
     def connect(self):
         return psycopg.connect(self.dsn, autocommit=True)

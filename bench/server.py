@@ -41,12 +41,18 @@ def published(session):
     session.execute("CALL insta_ids.create_shards(5, 5)")
 
 
-def program(name, *arguments, **options):
-    """Runs one of the server's programs to its end, and returns what it printed."""
-    done = subprocess.run([f"{BIN}/{name}", *map(str, arguments)], capture_output=True, text=True, **options)
+def run(*command, **options):
+    """Runs a program to its end, and returns what it printed."""
+    command = [str(word) for word in command]
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     if done.returncode:
-        raise RuntimeError(f"{name} {' '.join(map(str, arguments))}: {done.stderr}")
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
     return done.stdout
+
+
+def program(name, *arguments, **options):
+    """The same of one of the server's programs."""
+    return run(f"{BIN}/{name}", *arguments, **options)
 
 
 def psql(database, *arguments, **options):

@@ -41,14 +41,14 @@ BEGIN
     ORDER BY s.shard;
 
     RETURN QUERY
-    SELECT 'error', 'gap_in_fence', c.oid::regclass::text, format('Shard %s is fenced, and this table is not.', f.shard),
+    SELECT 'error', 'gap_in_fence', r.relation::text, format('Shard %s is fenced, and this table is not.', f.shard),
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids.fence f
-    JOIN insta_ids.shard_schema s ON s.shard = f.shard
-    JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
+    JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
     WHERE f.is_closed
-        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
-    ORDER BY f.shard, c.relname;
+        AND NOT EXISTS (
+            SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
+    ORDER BY f.shard, r.name;
 
     RETURN QUERY
     SELECT 'warning', 'old_move', m.name::text,

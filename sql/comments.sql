@@ -273,6 +273,8 @@ COMMENT ON FUNCTION insta_ids.time_not_reached() IS
     'a time that ids of this server have not reached';
 COMMENT ON TYPE insta_ids.finding IS
     'what check returns';
+COMMENT ON VIEW insta_ids.shard_relation IS
+    'tables and sequences of the shards of this database';
 COMMENT ON VIEW insta_ids.shard_schema IS
     'the shards of this database, and their schemas';
 
@@ -341,6 +343,8 @@ COMMENT ON FUNCTION insta_ids.check_dsn(text) IS
     'refuses a connection string with a password';
 COMMENT ON FUNCTION insta_ids.check_left(integer, integer) IS
     'refuses shards that have moved away, and of which something is still here';
+COMMENT ON FUNCTION insta_ids.is_placed_here(integer) IS
+    'whether the map has a shard on this node';
 COMMENT ON FUNCTION insta_ids.check_placement(integer) IS
     'refuses to have a shard here that the map has elsewhere';
 COMMENT ON FUNCTION insta_ids.set_assignments(integer[], integer[], name[]) IS
@@ -471,6 +475,8 @@ COMMENT ON FUNCTION insta_ids.begin_to_ask_node(text) IS
     'asks the node that this session is connected to, without waiting for the answer';
 COMMENT ON FUNCTION insta_ids.await_node() IS
     'answer to what begin_to_ask_node asked';
+COMMENT ON VIEW insta_ids.subscription IS
+    'the subscriptions of this database';
 COMMENT ON VIEW insta_ids.moves IS
     'the moves of this server: how far each is, and what to do next';
 COMMENT ON TABLE insta_ids.move IS

@@ -115,33 +115,27 @@ CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_time
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    relation record;
+    next insta_ids.shard_relation;
 BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards);
     PERFORM insta_ids.lock_all(
-        ARRAY(
-            SELECT c.oid FROM insta_ids.shard_schema s
-            JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
-            WHERE s.shard = ANY (shards) ORDER BY c.oid),
+        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+              WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
-        ARRAY(
-            SELECT c.oid FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'S'
-            WHERE s.shard = ANY (shards) ORDER BY c.oid),
+        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+              WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
     -- While it is not there, its own DDL is not refused.
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
-    FOR relation IN
-        SELECT s.shard, c.oid::regclass AS name FROM insta_ids.shard_schema s
-        JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
-        WHERE s.shard = ANY (shards)
-        ORDER BY c.oid
+    FOR next IN
+        SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
-        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation.name AND t.tgname = 'insta_ids_fence') THEN
-            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', relation.name);
-            CONTINUE;
+        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', next.relation);
+        ELSE
+            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
+                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', next.relation, next.shard);
         END IF;
-        EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
-            || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', relation.name, relation.shard);
     END LOOP;
     INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
 END
@@ -156,10 +150,9 @@ DECLARE
 BEGIN
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
     FOR relation IN
-        SELECT t.tgrelid FROM insta_ids.shard_schema s
-        JOIN pg_class c ON c.relnamespace = s.oid
-        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
-        WHERE s.shard = ANY (shards) ORDER BY t.tgrelid
+        SELECT r.relation FROM insta_ids.shard_relation r
+        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
+        WHERE r.shard = ANY (shards) ORDER BY r.relation
     LOOP
         EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER insta_ids_fence', relation);
     END LOOP;
@@ -213,6 +206,7 @@ CREATE FUNCTION insta_ids.keep_fenced() RETURNS event_trigger
 AS $$
 DECLARE
     shards integer[];
+    schemas text[];
     altered record;
 BEGIN
     -- Most DDL ends here, and does not need the library.
@@ -221,9 +215,9 @@ BEGIN
     THEN
         RETURN;
     END IF;
-    shards := ARRAY(SELECT f.shard FROM insta_ids.fenced_schemas() f);
+    SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids.fenced_schemas() f;
     -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
-    IF shards = '{}' OR current_setting('check_function_bodies') = 'off'
+    IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
         AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
     THEN
         RETURN;
@@ -231,7 +225,7 @@ BEGIN
     IF TG_EVENT = 'sql_drop' THEN
         SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
         FROM pg_event_trigger_dropped_objects() d
-        JOIN insta_ids.fenced_schemas() f ON f.schema
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema
             = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
         WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
     ELSE
@@ -246,7 +240,7 @@ BEGIN
         -- A table that is in another schema now.
         LEFT JOIN pg_trigger g
             ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
-        JOIN insta_ids.fenced_schemas() f ON f.schema = coalesce(c.schema_name, n.nspname)
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
             OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
             OR encode(g.tgargs, 'escape') = f.shard || '\000'
         WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')

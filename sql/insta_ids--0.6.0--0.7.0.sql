@@ -120,20 +120,29 @@ END
 $$;
 CREATE TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids.map FOR EACH ROW EXECUTE FUNCTION insta_ids.tell_of_map();
 
+-- Whether the map has a shard on this node, or this server all of them.
+CREATE FUNCTION insta_ids.is_placed_here(shard integer) RETURNS boolean
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN insta_ids.this_node() IS NULL OR NOT EXISTS (SELECT FROM insta_ids.assignment)
+        OR EXISTS (
+            SELECT FROM insta_ids.assignment a
+            WHERE shard BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()::name);
+
 -- Refuses a shard that the map has on another node.
 CREATE FUNCTION insta_ids.check_placement(shard integer) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here CONSTANT name := insta_ids.this_node();
-    node name := (SELECT a.node FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last);
+    node name;
 BEGIN
-    IF here IS NOT NULL AND node IS DISTINCT FROM here AND EXISTS (SELECT FROM insta_ids.assignment) THEN
+    IF NOT insta_ids.is_placed_here(shard) THEN
+        SELECT a.node INTO node FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last;
         RAISE EXCEPTION USING
             ERRCODE = 'read_only_sql_transaction',
             MESSAGE = format('shard %s is not on this node', shard),
             DETAIL = format('By version %s of the map it is on %s; this is node "%s".',
-                (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'), here);
+                (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'),
+                insta_ids.this_node());
     END IF;
 END
 $$;
@@ -184,7 +193,6 @@ BEGIN
     ELSIF dsn IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'connection string must be given';
     END IF;
-    PERFORM insta_ids.check_dsn(dsn);
     LOCK TABLE insta_ids.node IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (
         SELECT FROM insta_ids.node n
@@ -245,12 +253,13 @@ CREATE FUNCTION insta_ids.set_assignments(firsts integer[], lasts integer[], nod
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    here CONSTANT name := insta_ids.this_node();
     taken record;
 BEGIN
     SELECT s.shard, a.node INTO taken
     FROM insta_ids.shard s
     LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
-    WHERE a.node IS DISTINCT FROM insta_ids.this_node() AND insta_ids.this_node() IS NOT NULL
+    WHERE a.node IS DISTINCT FROM here AND here IS NOT NULL
         AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
     ORDER BY s.shard LIMIT 1;
     IF FOUND THEN
@@ -258,7 +267,7 @@ BEGIN
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s is here, and open to writers', taken.shard),
             DETAIL = format('The map would have it on %s; this is node "%s".',
-                coalesce(format('node "%s"', taken.node), 'no node'), insta_ids.this_node()),
+                coalesce(format('node "%s"', taken.node), 'no node'), here),
             HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';
     END IF;
     DELETE FROM insta_ids.assignment;
@@ -372,7 +381,6 @@ BEGIN
             DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
     END IF;
 
-    PERFORM insta_ids.check_dsn(n ->> 'dsn') FROM jsonb_array_elements(map -> 'nodes') n;
     DELETE FROM insta_ids.node;
     INSERT INTO insta_ids.node
     SELECT n.node, n.dsn, n.ord FROM jsonb_to_recordset(map -> 'nodes') n (node name, dsn text, ord integer);
@@ -503,33 +511,27 @@ CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_time
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    relation record;
+    next insta_ids.shard_relation;
 BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards);
     PERFORM insta_ids.lock_all(
-        ARRAY(
-            SELECT c.oid FROM insta_ids.shard_schema s
-            JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
-            WHERE s.shard = ANY (shards) ORDER BY c.oid),
+        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+              WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
-        ARRAY(
-            SELECT c.oid FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'S'
-            WHERE s.shard = ANY (shards) ORDER BY c.oid),
+        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+              WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
     -- While it is not there, its own DDL is not refused.
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
-    FOR relation IN
-        SELECT s.shard, c.oid::regclass AS name FROM insta_ids.shard_schema s
-        JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
-        WHERE s.shard = ANY (shards)
-        ORDER BY c.oid
+    FOR next IN
+        SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
-        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation.name AND t.tgname = 'insta_ids_fence') THEN
-            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', relation.name);
-            CONTINUE;
+        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', next.relation);
+        ELSE
+            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
+                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', next.relation, next.shard);
         END IF;
-        EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
-            || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', relation.name, relation.shard);
     END LOOP;
     INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
 END
@@ -544,10 +546,9 @@ DECLARE
 BEGIN
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
     FOR relation IN
-        SELECT t.tgrelid FROM insta_ids.shard_schema s
-        JOIN pg_class c ON c.relnamespace = s.oid
-        JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
-        WHERE s.shard = ANY (shards) ORDER BY t.tgrelid
+        SELECT r.relation FROM insta_ids.shard_relation r
+        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
+        WHERE r.shard = ANY (shards) ORDER BY r.relation
     LOOP
         EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER insta_ids_fence', relation);
     END LOOP;
@@ -601,6 +602,7 @@ CREATE FUNCTION insta_ids.keep_fenced() RETURNS event_trigger
 AS $$
 DECLARE
     shards integer[];
+    schemas text[];
     altered record;
 BEGIN
     -- Most DDL ends here, and does not need the library.
@@ -609,9 +611,9 @@ BEGIN
     THEN
         RETURN;
     END IF;
-    shards := ARRAY(SELECT f.shard FROM insta_ids.fenced_schemas() f);
+    SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids.fenced_schemas() f;
     -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
-    IF shards = '{}' OR current_setting('check_function_bodies') = 'off'
+    IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
         AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
     THEN
         RETURN;
@@ -619,7 +621,7 @@ BEGIN
     IF TG_EVENT = 'sql_drop' THEN
         SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
         FROM pg_event_trigger_dropped_objects() d
-        JOIN insta_ids.fenced_schemas() f ON f.schema
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema
             = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
         WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
     ELSE
@@ -634,7 +636,7 @@ BEGIN
         -- A table that is in another schema now.
         LEFT JOIN pg_trigger g
             ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
-        JOIN insta_ids.fenced_schemas() f ON f.schema = coalesce(c.schema_name, n.nspname)
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
             OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
             OR encode(g.tgargs, 'escape') = f.shard || '\000'
         WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
@@ -655,6 +657,13 @@ CREATE EVENT TRIGGER insta_ids_keep_fenced ON ddl_command_end EXECUTE FUNCTION i
 CREATE EVENT TRIGGER insta_ids_keep_fenced_from_drop ON sql_drop EXECUTE FUNCTION insta_ids.keep_fenced();
 
 -- What has changed of progress, migrations, shards, checking and adoption.
+
+-- What rows and values of shards are in: tables, also foreign ones, and sequences.
+CREATE VIEW insta_ids.shard_relation AS
+SELECT s.shard, s.schema, c.relname AS name, c.oid::regclass AS relation, c.relkind AS kind,
+       c.relpersistence AS persistence, c.relispartition AS is_partition
+FROM insta_ids.shard_schema s
+JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f', 'S');
 
 -- Commits, and begins a transaction that sees what others have done since, with a safe search_path.
 CREATE PROCEDURE insta_ids.new_transaction()
@@ -737,14 +746,14 @@ BEGIN
     ORDER BY s.shard;
 
     RETURN QUERY
-    SELECT 'error', 'gap_in_fence', c.oid::regclass::text, format('Shard %s is fenced, and this table is not.', f.shard),
+    SELECT 'error', 'gap_in_fence', r.relation::text, format('Shard %s is fenced, and this table is not.', f.shard),
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids.fence f
-    JOIN insta_ids.shard_schema s ON s.shard = f.shard
-    JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
+    JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
     WHERE f.is_closed
-        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
-    ORDER BY f.shard, c.relname;
+        AND NOT EXISTS (
+            SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
+    ORDER BY f.shard, r.name;
 
     RETURN QUERY
     SELECT 'warning', 'old_move', m.name::text,
@@ -995,9 +1004,7 @@ BEGIN
     todo := ARRAY(
         SELECT n FROM generate_series(first, last) n
         WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n)
-            AND (insta_ids.this_node() IS NULL OR NOT EXISTS (SELECT FROM insta_ids.assignment) OR EXISTS (
-                SELECT FROM insta_ids.assignment a
-                WHERE n BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()))
+            AND insta_ids.is_placed_here(n)
         ORDER BY n);
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
@@ -1100,8 +1107,8 @@ BEGIN
         || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.ended_move,'
         || ' insta_ids.moved TO %s', role);
     EXECUTE format(
-        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress, insta_ids.moves TO %s',
-        role);
+        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.shard_relation, insta_ids.migration_status,'
+        || ' insta_ids.progress, insta_ids.moves TO %s', role);
     EXECUTE format(
         'GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.check_rows,'
         || ' insta_ids.commit_batch, insta_ids.new_transaction TO %s', role);
@@ -1125,12 +1132,12 @@ BEGIN
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
-        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.move_outcome, insta_ids.commit_durably,'
-        || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_placement, insta_ids.check_dsn, insta_ids.add_node,'
+        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
+        || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node,'
         || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
         || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'
         || ' insta_ids.open_shards, insta_ids.claim, insta_ids.fence, insta_ids.unfence, insta_ids.check_moves,'
-        || ' insta_ids.open_move, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
+        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
         || ' insta_ids.published_tables, insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
         || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved, insta_ids.move_finish,'
         || ' insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
@@ -1704,6 +1711,16 @@ BEGIN ATOMIC
     WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
 END;
 
+-- How a move has ended here, NULL if it has not.
+CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = move_outcome.id);
+
+-- The subscriptions of this database.
+CREATE VIEW insta_ids.subscription AS
+SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled
+FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
+
 -- The move of this name, locked.
 CREATE FUNCTION insta_ids.open_move(move name) RETURNS insta_ids.move
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -1757,11 +1774,9 @@ BEGIN
         SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'CALL insta_ids.migrate()'
         FROM insta_ids.migration_status m WHERE m.state <> 'applied'
         UNION ALL
-        SELECT s.shard, 4, format('Table %s is %s.', c.oid::regclass, CASE c.relkind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
+        SELECT r.shard, 4, format('Table %s is %s.', r.relation, CASE r.kind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
                'Only rows of logged tables go with it.'
-        FROM insta_ids.shard_schema s
-        JOIN pg_class c ON c.relnamespace = s.oid
-            AND (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence = 'u')
+        FROM insta_ids.shard_relation r WHERE r.kind = 'f' OR r.kind <> 'S' AND r.persistence = 'u'
         UNION ALL
         SELECT t.shard, 5, format('Table %s has no primary key, by which its rows could be told apart.', t.relation),
                'Add a primary key, or: ' || format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation)
@@ -1813,6 +1828,7 @@ DECLARE
     offered CONSTANT name := format('insta_ids_%s_%s', first, last);
     move insta_ids.move;
     is_new boolean := false;
+    objects jsonb;
     shard integer;
 BEGIN
     PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1),
@@ -1846,8 +1862,8 @@ BEGIN
         INSERT INTO insta_ids.move AS m (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
         SELECT offered, gen_random_uuid(), first, last, move.shards, here, to_node,
                format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
-               (SELECT coalesce(sum(pg_table_size(c.oid)), 0) FROM insta_ids.shard_schema s
-                JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r' WHERE s.shard = ANY (move.shards)),
+               (SELECT coalesce(sum(pg_table_size(r.relation)), 0) FROM insta_ids.shard_relation r
+                WHERE r.shard = ANY (move.shards) AND r.kind = 'r'),
                'offered'
         RETURNING m.* INTO move;
         is_new := true;
@@ -1855,8 +1871,9 @@ BEGIN
         PERFORM insta_ids.check_moves(first, last);
     END IF;
     -- What differs between them cannot come of the same migrations.
-    FOREACH shard IN ARRAY move.shards LOOP
-        IF insta_ids.objects_json(shard) <> insta_ids.objects_json(move.shards[1]) THEN
+    objects := insta_ids.objects_json(move.shards[1]);
+    FOREACH shard IN ARRAY move.shards[2:] LOOP
+        IF insta_ids.objects_json(shard) <> objects THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('shard %s cannot be moved', shard),
@@ -1872,7 +1889,7 @@ BEGIN
             SELECT coalesce(jsonb_agg(jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
                 'transactional', m.transactional, 'check_ids', m.check_ids) ORDER BY m.number), '[]')
             FROM insta_ids.migration m),
-        'objects', insta_ids.objects_json(move.shards[1]),
+        'objects', objects,
         'partitions', (SELECT jsonb_object_agg(s, insta_ids.partitions_json(s)) FROM unnest(move.shards) s));
 END
 $$;
@@ -1881,10 +1898,9 @@ $$;
 CREATE FUNCTION insta_ids.published_tables(shards integer[]) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ' ORDER BY c.oid)
-    FROM insta_ids.shard_schema s
-    JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    WHERE s.shard = ANY (shards);
+    SELECT pg_catalog.string_agg(r.relation::text, ', ' ORDER BY r.relation)
+    FROM insta_ids.shard_relation r
+    WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') AND NOT r.is_partition;
 END;
 
 -- Makes the slot that the subscription reads, once: what was written after one that is lost would not come. No transaction
@@ -1964,7 +1980,7 @@ AS $$
 DECLARE
     moving insta_ids.move := insta_ids.open_move(move);
     sequences jsonb := '[]';
-    sequence record;
+    sequence insta_ids.shard_relation;
     value record;
 BEGIN
     IF moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id() THEN
@@ -1974,13 +1990,11 @@ BEGIN
             HINT = 'Call insta_ids.move_fence() in a transaction before.';
     ELSIF moving.mark IS NULL THEN
         FOR sequence IN
-            SELECT s.schema, c.relname, c.oid::regclass AS name
-            FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'S'
-            WHERE s.shard = ANY (moving.shards)
+            SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (moving.shards) AND r.kind = 'S'
         LOOP
-            EXECUTE format('SELECT last_value, is_called FROM %s', sequence.name) INTO value;
+            EXECUTE format('SELECT last_value, is_called FROM %s', sequence.relation) INTO value;
             sequences := sequences
-                || jsonb_build_array(jsonb_build_array(sequence.schema, sequence.relname, value.last_value, value.is_called));
+                || jsonb_build_array(jsonb_build_array(sequence.schema, sequence.name, value.last_value, value.is_called));
         END LOOP;
         UPDATE insta_ids.move m
         SET mark = jsonb_build_object('id', m.id, 'lsn', pg_current_wal_insert_lsn(), 'sequences', sequences,
@@ -2073,7 +2087,7 @@ AS $$
 DECLARE
     moving insta_ids.move;
 BEGIN
-    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = (cancellation ->> 'id')::uuid AND e.outcome = 'withdrawn') THEN
+    IF insta_ids.move_outcome((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
     END IF;
     moving := insta_ids.open_move(move);
@@ -2082,9 +2096,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
-    ELSIF moving.step = 'fenced' AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
-        OR cancellation ->> 'id' <> moving.id::text
-    THEN
+    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
@@ -2101,11 +2113,6 @@ BEGIN
 END
 $$;
 
--- How a move has ended here, NULL if it has not.
-CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = move_outcome.id);
-
 -- On both
 
 -- For each table the number of its rows and, if all of them are compared, a number that is the same for the same rows.
@@ -2121,12 +2128,11 @@ DECLARE
     hash jsonb;
 BEGIN
     FOR relation IN
-        SELECT c.oid::regclass AS name, (
+        SELECT r.relation AS name, (
             SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attname) FROM pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns
+            WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped) AS columns
         FROM insta_ids.move m
-        JOIN insta_ids.shard_schema s ON s.shard = ANY (m.shards)
-        JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r'
+        JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
         WHERE m.name = move
     LOOP
         EXECUTE format('SELECT jsonb_build_array(count(*)%s) FROM ONLY %s', CASE verify WHEN 'full' THEN
@@ -2155,6 +2161,8 @@ AS $$
 DECLARE
     moving CONSTANT insta_ids.move := jsonb_populate_record(NULL::insta_ids.move, offer);
     here CONSTANT name := insta_ids.this_node();
+    outcome CONSTANT text := insta_ids.move_outcome(moving.id);
+    tables text;
     shard integer;
     difference record;
 BEGIN
@@ -2168,11 +2176,11 @@ BEGIN
     ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
         RETURN;
     END IF;
-    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = moving.id) THEN
+    IF outcome IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
-            DETAIL = format('It was %s here.', (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = moving.id)),
+            DETAIL = format('It was %s here.', outcome),
             HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
                 moving.first, moving.last);
     END IF;
@@ -2226,8 +2234,9 @@ BEGIN
         END IF;
     END LOOP;
     -- Rows that migrations made come from the source, too.
-    IF insta_ids.published_tables(moving.shards) IS NOT NULL THEN
-        EXECUTE 'TRUNCATE ' || insta_ids.published_tables(moving.shards);
+    tables := insta_ids.published_tables(moving.shards);
+    IF tables IS NOT NULL THEN
+        EXECUTE 'TRUNCATE ' || tables;
     END IF;
     PERFORM insta_ids.close_shards(moving.shards, here, '2s');
     INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
@@ -2285,17 +2294,18 @@ CREATE FUNCTION insta_ids.make_partitions(shard integer, partitions jsonb) RETUR
 AS $$
 DECLARE
     schema CONSTANT name := insta_ids.schema_of(shard);
+    own CONSTANT jsonb := insta_ids.partitions_json(shard);
     partition jsonb;
 BEGIN
     FOR partition IN
-        SELECT p FROM jsonb_array_elements(insta_ids.partitions_json(shard)) WITH ORDINALITY p (p, n)
+        SELECT p FROM jsonb_array_elements(own) WITH ORDINALITY p (p, n)
         WHERE NOT partitions @> jsonb_build_array(p) ORDER BY n DESC
     LOOP
         EXECUTE format('DROP TABLE %I.%I', schema, partition ->> 1);
     END LOOP;
     FOR partition IN
         SELECT p FROM jsonb_array_elements(partitions) WITH ORDINALITY p (p, n)
-        WHERE NOT insta_ids.partitions_json(shard) @> jsonb_build_array(p) ORDER BY n
+        WHERE NOT own @> jsonb_build_array(p) ORDER BY n
     LOOP
         EXECUTE format('CREATE TABLE %I.%I PARTITION OF %1$I.%3$I %s%s', schema, partition ->> 1, partition ->> 0,
             partition ->> 2, ' PARTITION BY ' || (partition ->> 3));
@@ -2308,9 +2318,7 @@ CREATE FUNCTION insta_ids.move_subscribe(move name) RETURNS void
 AS $$
 DECLARE
     moving CONSTANT insta_ids.move := insta_ids.open_move(move);
-    is_enabled boolean := (
-        SELECT s.subenabled FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-        WHERE s.subname = move AND d.datname = current_database());
+    is_enabled CONSTANT boolean := (SELECT s.is_enabled FROM insta_ids.subscription s WHERE s.name = move);
 BEGIN
     IF moving.step NOT IN ('prepared', 'copying') THEN
         RETURN;
@@ -2330,12 +2338,10 @@ CREATE FUNCTION insta_ids.move_copied(move name) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    subscription record;
+    subscription insta_ids.subscription;
 BEGIN
-    SELECT s.oid, s.subenabled INTO subscription
-    FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-    WHERE s.subname = move AND d.datname = current_database();
-    IF NOT FOUND OR NOT subscription.subenabled THEN
+    SELECT * INTO subscription FROM insta_ids.subscription s WHERE s.name = move;
+    IF NOT FOUND OR NOT subscription.is_enabled THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('subscription of move "%s" %s', move,
@@ -2353,11 +2359,10 @@ CREATE FUNCTION insta_ids.move_table_slots(move name, states "char"[] DEFAULT '{
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(
         SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
-        FROM pg_catalog.pg_subscription s
-        JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
+        FROM insta_ids.subscription s
         JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
         CROSS JOIN pg_catalog.pg_control_system() c
-        WHERE s.subname = move);
+        WHERE s.name = move);
 
 -- Begins to copy again, when such a slot is lost.
 CREATE FUNCTION insta_ids.move_recopy(move name) RETURNS void
@@ -2444,10 +2449,7 @@ CREATE FUNCTION insta_ids.drop_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF EXISTS (
-        SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-        WHERE s.subname = move AND d.datname = current_database())
-    THEN
+    IF EXISTS (SELECT FROM insta_ids.subscription s WHERE s.name = move) THEN
         EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
         EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
         EXECUTE format('DROP SUBSCRIPTION %I', move);
@@ -2475,9 +2477,10 @@ BEGIN
             HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
     END IF;
     PERFORM insta_ids.commit_durably();
-    INSERT INTO insta_ids.ended_move AS e VALUES (coalesce(moving.id, move_cancel.id), 'cancelled')
-    ON CONFLICT ON CONSTRAINT ended_move_pkey DO UPDATE SET at = e.at WHERE e.outcome = 'cancelled';
-    IF NOT FOUND THEN
+    id := coalesce(moving.id, id);
+    -- Waits for who is handing it over.
+    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled') ON CONFLICT DO NOTHING;
+    IF insta_ids.move_outcome(id) <> 'cancelled' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards of move "%s" are here already', move),
@@ -2490,7 +2493,7 @@ BEGIN
         DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
         PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
     END IF;
-    RETURN jsonb_build_object('id', coalesce(moving.id, move_cancel.id), 'table_slots', coalesce(table_slots, '{}'));
+    RETURN jsonb_build_object('id', id, 'table_slots', coalesce(table_slots, '{}'));
 END
 $$;
 
@@ -2566,10 +2569,13 @@ CREATE FUNCTION insta_ids.await_node() RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    get_result CONSTANT text :=
+        format('SELECT a.answer FROM %I.dblink_get_result(''insta_ids'') a (answer jsonb)', insta_ids.dblink_schema());
     answer jsonb;
 BEGIN
-    EXECUTE format('SELECT a.answer FROM %I.dblink_get_result(''insta_ids'') a (answer jsonb)', insta_ids.dblink_schema())
-    INTO answer;
+    EXECUTE get_result INTO answer;
+    -- With the end of the results, the connection is free again.
+    EXECUTE get_result;
     RETURN answer;
 END
 $$;
@@ -2656,9 +2662,8 @@ BEGIN
         END LOOP;
         -- So that the first queries here are planned as they should be.
         FOR relation IN
-            SELECT c.oid::regclass FROM insta_ids.move m
-            JOIN insta_ids.shard_schema s ON s.shard = ANY (m.shards)
-            JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r'
+            SELECT r.relation FROM insta_ids.move m
+            JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
             WHERE m.name = move
         LOOP
             EXECUTE format('ANALYZE %s', relation);
@@ -2693,7 +2698,6 @@ BEGIN
         CALL insta_ids.new_transaction();
         RAISE NOTICE 'move_shards: handed over, % ms after the fence',
             round(extract(epoch FROM clock_timestamp() - fenced_at) * 1000);
-        PERFORM insta_ids.connect_node(from_node);
     END IF;
 
     version := (SELECT m.version FROM insta_ids.map m);
@@ -2756,18 +2760,17 @@ FROM insta_ids.move m
 LEFT JOIN pg_replication_slots s ON s.slot_name = m.slot AND m.step IN ('offered', 'fenced')
 LEFT JOIN LATERAL (
     SELECT count(*) AS tables, count(*) FILTER (WHERE r.srsubstate = 'r') AS copied
-    FROM pg_subscription u
+    FROM insta_ids.subscription u
     JOIN pg_subscription_rel r ON r.srsubid = u.oid
-    WHERE u.subname = m.name AND u.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    WHERE u.name = m.name
 ) t ON m.step IN ('prepared', 'copying')
 -- Of the tables here; while one is copied, its rows are counted as they come.
 CROSS JOIN LATERAL (
-    SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint AS bytes,
-           coalesce(sum(pg_stat_get_tuples_inserted(c.oid) + coalesce(p.tuples_processed, 0)), 0)::bigint AS rows
-    FROM insta_ids.shard_schema h
-    JOIN pg_class c ON c.relnamespace = h.oid AND c.relkind = 'r'
-    LEFT JOIN pg_stat_progress_copy p ON p.relid = c.oid AND p.type = 'CALLBACK'
-    WHERE h.shard = ANY (m.shards)
+    SELECT coalesce(sum(pg_table_size(h.relation)), 0)::bigint AS bytes,
+           coalesce(sum(pg_stat_get_tuples_inserted(h.relation) + coalesce(p.tuples_processed, 0)), 0)::bigint AS rows
+    FROM insta_ids.shard_relation h
+    LEFT JOIN pg_stat_progress_copy p ON p.relid = h.relation AND p.type = 'CALLBACK'
+    WHERE h.shard = ANY (m.shards) AND h.kind = 'r'
 ) r;
 
 -- Privileges
@@ -2792,14 +2795,14 @@ BEGIN
             'check_map', 'check_movable', 'check_moves', 'check_node', 'check_placement', 'claim',
             'close_shards', 'commit_durably', 'connect_node', 'dblink_schema', 'disconnect_node', 'drop_node',
             'drop_slot', 'drop_subscription', 'ended_move', 'fence', 'fence_changed', 'fenced_schemas',
-            'forget_map', 'keep_fenced', 'lock_all', 'make_partitions', 'map', 'map_changed', 'move',
-            'move_abort', 'move_cancel', 'move_copied', 'move_drained', 'move_fence', 'move_finish',
+            'forget_map', 'is_placed_here', 'keep_fenced', 'lock_all', 'make_partitions', 'map', 'map_changed',
+            'move', 'move_abort', 'move_cancel', 'move_copied', 'move_drained', 'move_fence', 'move_finish',
             'move_hand_over', 'move_hashes', 'move_lag', 'move_mark', 'move_offer', 'move_outcome',
             'move_prepare', 'move_recopy', 'move_shards', 'move_slot', 'move_slots_lost', 'move_subscribe',
             'move_table_slots', 'move_withdraw', 'moved', 'moves', 'new_transaction', 'node', 'objects_json',
             'open_move', 'open_shards', 'own_node', 'partitions_json', 'prepare_move', 'published_tables',
-            'refuse', 'refuse_write', 'set_assignments', 'shard_map', 'shards', 'take_migrations',
-            'tell_of_map', 'this_node', 'unfence', 'unidentified_tables')
+            'refuse', 'refuse_write', 'set_assignments', 'shard_map', 'shard_relation', 'shards',
+            'subscription', 'take_migrations', 'tell_of_map', 'this_node', 'unfence', 'unidentified_tables')
     LOOP
         EXECUTE command;
     END LOOP;
@@ -2828,6 +2831,8 @@ COMMENT ON FUNCTION insta_ids.check_map() IS
     'the part of check about the map, fences and moves';
 COMMENT ON FUNCTION insta_ids.unidentified_tables(integer[]) IS
     'tables of shards whose rows logical replication cannot tell apart';
+COMMENT ON VIEW insta_ids.shard_relation IS
+    'tables and sequences of the shards of this database';
 COMMENT ON FUNCTION insta_ids.add_node(name, text, integer) IS
     'adds a server to the map, or changes how to connect to it';
 COMMENT ON FUNCTION insta_ids.drop_node(name) IS
@@ -2848,6 +2853,8 @@ COMMENT ON FUNCTION insta_ids.check_dsn(text) IS
     'refuses a connection string with a password';
 COMMENT ON FUNCTION insta_ids.check_left(integer, integer) IS
     'refuses shards that have moved away, and of which something is still here';
+COMMENT ON FUNCTION insta_ids.is_placed_here(integer) IS
+    'whether the map has a shard on this node';
 COMMENT ON FUNCTION insta_ids.check_placement(integer) IS
     'refuses to have a shard here that the map has elsewhere';
 COMMENT ON FUNCTION insta_ids.set_assignments(integer[], integer[], name[]) IS
@@ -2974,6 +2981,8 @@ COMMENT ON FUNCTION insta_ids.begin_to_ask_node(text) IS
     'asks the node that this session is connected to, without waiting for the answer';
 COMMENT ON FUNCTION insta_ids.await_node() IS
     'answer to what begin_to_ask_node asked';
+COMMENT ON VIEW insta_ids.subscription IS
+    'the subscriptions of this database';
 COMMENT ON VIEW insta_ids.moves IS
     'the moves of this server: how far each is, and what to do next';
 COMMENT ON TABLE insta_ids.move IS

@@ -118,20 +118,29 @@ END
 $$;
 CREATE TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids.map FOR EACH ROW EXECUTE FUNCTION insta_ids.tell_of_map();
 
+-- Whether the map has a shard on this node, or this server all of them.
+CREATE FUNCTION insta_ids.is_placed_here(shard integer) RETURNS boolean
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN insta_ids.this_node() IS NULL OR NOT EXISTS (SELECT FROM insta_ids.assignment)
+        OR EXISTS (
+            SELECT FROM insta_ids.assignment a
+            WHERE shard BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()::name);
+
 -- Refuses a shard that the map has on another node.
 CREATE FUNCTION insta_ids.check_placement(shard integer) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here CONSTANT name := insta_ids.this_node();
-    node name := (SELECT a.node FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last);
+    node name;
 BEGIN
-    IF here IS NOT NULL AND node IS DISTINCT FROM here AND EXISTS (SELECT FROM insta_ids.assignment) THEN
+    IF NOT insta_ids.is_placed_here(shard) THEN
+        SELECT a.node INTO node FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last;
         RAISE EXCEPTION USING
             ERRCODE = 'read_only_sql_transaction',
             MESSAGE = format('shard %s is not on this node', shard),
             DETAIL = format('By version %s of the map it is on %s; this is node "%s".',
-                (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'), here);
+                (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'),
+                insta_ids.this_node());
     END IF;
 END
 $$;
@@ -182,7 +191,6 @@ BEGIN
     ELSIF dsn IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'connection string must be given';
     END IF;
-    PERFORM insta_ids.check_dsn(dsn);
     LOCK TABLE insta_ids.node IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (
         SELECT FROM insta_ids.node n
@@ -243,12 +251,13 @@ CREATE FUNCTION insta_ids.set_assignments(firsts integer[], lasts integer[], nod
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    here CONSTANT name := insta_ids.this_node();
     taken record;
 BEGIN
     SELECT s.shard, a.node INTO taken
     FROM insta_ids.shard s
     LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
-    WHERE a.node IS DISTINCT FROM insta_ids.this_node() AND insta_ids.this_node() IS NOT NULL
+    WHERE a.node IS DISTINCT FROM here AND here IS NOT NULL
         AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
     ORDER BY s.shard LIMIT 1;
     IF FOUND THEN
@@ -256,7 +265,7 @@ BEGIN
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s is here, and open to writers', taken.shard),
             DETAIL = format('The map would have it on %s; this is node "%s".',
-                coalesce(format('node "%s"', taken.node), 'no node'), insta_ids.this_node()),
+                coalesce(format('node "%s"', taken.node), 'no node'), here),
             HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';
     END IF;
     DELETE FROM insta_ids.assignment;
@@ -370,7 +379,6 @@ BEGIN
             DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
     END IF;
 
-    PERFORM insta_ids.check_dsn(n ->> 'dsn') FROM jsonb_array_elements(map -> 'nodes') n;
     DELETE FROM insta_ids.node;
     INSERT INTO insta_ids.node
     SELECT n.node, n.dsn, n.ord FROM jsonb_to_recordset(map -> 'nodes') n (node name, dsn text, ord integer);

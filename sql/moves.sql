@@ -30,6 +30,16 @@ BEGIN ATOMIC
     WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
 END;
 
+-- How a move has ended here, NULL if it has not.
+CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = move_outcome.id);
+
+-- The subscriptions of this database.
+CREATE VIEW insta_ids.subscription AS
+SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled
+FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
+
 -- The move of this name, locked.
 CREATE FUNCTION insta_ids.open_move(move name) RETURNS insta_ids.move
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -83,11 +93,9 @@ BEGIN
         SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'CALL insta_ids.migrate()'
         FROM insta_ids.migration_status m WHERE m.state <> 'applied'
         UNION ALL
-        SELECT s.shard, 4, format('Table %s is %s.', c.oid::regclass, CASE c.relkind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
+        SELECT r.shard, 4, format('Table %s is %s.', r.relation, CASE r.kind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
                'Only rows of logged tables go with it.'
-        FROM insta_ids.shard_schema s
-        JOIN pg_class c ON c.relnamespace = s.oid
-            AND (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence = 'u')
+        FROM insta_ids.shard_relation r WHERE r.kind = 'f' OR r.kind <> 'S' AND r.persistence = 'u'
         UNION ALL
         SELECT t.shard, 5, format('Table %s has no primary key, by which its rows could be told apart.', t.relation),
                'Add a primary key, or: ' || format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation)
@@ -139,6 +147,7 @@ DECLARE
     offered CONSTANT name := format('insta_ids_%s_%s', first, last);
     move insta_ids.move;
     is_new boolean := false;
+    objects jsonb;
     shard integer;
 BEGIN
     PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1),
@@ -172,8 +181,8 @@ BEGIN
         INSERT INTO insta_ids.move AS m (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
         SELECT offered, gen_random_uuid(), first, last, move.shards, here, to_node,
                format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
-               (SELECT coalesce(sum(pg_table_size(c.oid)), 0) FROM insta_ids.shard_schema s
-                JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r' WHERE s.shard = ANY (move.shards)),
+               (SELECT coalesce(sum(pg_table_size(r.relation)), 0) FROM insta_ids.shard_relation r
+                WHERE r.shard = ANY (move.shards) AND r.kind = 'r'),
                'offered'
         RETURNING m.* INTO move;
         is_new := true;
@@ -181,8 +190,9 @@ BEGIN
         PERFORM insta_ids.check_moves(first, last);
     END IF;
     -- What differs between them cannot come of the same migrations.
-    FOREACH shard IN ARRAY move.shards LOOP
-        IF insta_ids.objects_json(shard) <> insta_ids.objects_json(move.shards[1]) THEN
+    objects := insta_ids.objects_json(move.shards[1]);
+    FOREACH shard IN ARRAY move.shards[2:] LOOP
+        IF insta_ids.objects_json(shard) <> objects THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('shard %s cannot be moved', shard),
@@ -198,7 +208,7 @@ BEGIN
             SELECT coalesce(jsonb_agg(jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
                 'transactional', m.transactional, 'check_ids', m.check_ids) ORDER BY m.number), '[]')
             FROM insta_ids.migration m),
-        'objects', insta_ids.objects_json(move.shards[1]),
+        'objects', objects,
         'partitions', (SELECT jsonb_object_agg(s, insta_ids.partitions_json(s)) FROM unnest(move.shards) s));
 END
 $$;
@@ -207,10 +217,9 @@ $$;
 CREATE FUNCTION insta_ids.published_tables(shards integer[]) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ' ORDER BY c.oid)
-    FROM insta_ids.shard_schema s
-    JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    WHERE s.shard = ANY (shards);
+    SELECT pg_catalog.string_agg(r.relation::text, ', ' ORDER BY r.relation)
+    FROM insta_ids.shard_relation r
+    WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') AND NOT r.is_partition;
 END;
 
 -- Makes the slot that the subscription reads, once: what was written after one that is lost would not come. No transaction
@@ -290,7 +299,7 @@ AS $$
 DECLARE
     moving insta_ids.move := insta_ids.open_move(move);
     sequences jsonb := '[]';
-    sequence record;
+    sequence insta_ids.shard_relation;
     value record;
 BEGIN
     IF moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id() THEN
@@ -300,13 +309,11 @@ BEGIN
             HINT = 'Call insta_ids.move_fence() in a transaction before.';
     ELSIF moving.mark IS NULL THEN
         FOR sequence IN
-            SELECT s.schema, c.relname, c.oid::regclass AS name
-            FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'S'
-            WHERE s.shard = ANY (moving.shards)
+            SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (moving.shards) AND r.kind = 'S'
         LOOP
-            EXECUTE format('SELECT last_value, is_called FROM %s', sequence.name) INTO value;
+            EXECUTE format('SELECT last_value, is_called FROM %s', sequence.relation) INTO value;
             sequences := sequences
-                || jsonb_build_array(jsonb_build_array(sequence.schema, sequence.relname, value.last_value, value.is_called));
+                || jsonb_build_array(jsonb_build_array(sequence.schema, sequence.name, value.last_value, value.is_called));
         END LOOP;
         UPDATE insta_ids.move m
         SET mark = jsonb_build_object('id', m.id, 'lsn', pg_current_wal_insert_lsn(), 'sequences', sequences,
@@ -399,7 +406,7 @@ AS $$
 DECLARE
     moving insta_ids.move;
 BEGIN
-    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = (cancellation ->> 'id')::uuid AND e.outcome = 'withdrawn') THEN
+    IF insta_ids.move_outcome((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
     END IF;
     moving := insta_ids.open_move(move);
@@ -408,9 +415,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
-    ELSIF moving.step = 'fenced' AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
-        OR cancellation ->> 'id' <> moving.id::text
-    THEN
+    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
@@ -427,11 +432,6 @@ BEGIN
 END
 $$;
 
--- How a move has ended here, NULL if it has not.
-CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = move_outcome.id);
-
 -- On both
 
 -- For each table the number of its rows and, if all of them are compared, a number that is the same for the same rows.
@@ -447,12 +447,11 @@ DECLARE
     hash jsonb;
 BEGIN
     FOR relation IN
-        SELECT c.oid::regclass AS name, (
+        SELECT r.relation AS name, (
             SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attname) FROM pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns
+            WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped) AS columns
         FROM insta_ids.move m
-        JOIN insta_ids.shard_schema s ON s.shard = ANY (m.shards)
-        JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r'
+        JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
         WHERE m.name = move
     LOOP
         EXECUTE format('SELECT jsonb_build_array(count(*)%s) FROM ONLY %s', CASE verify WHEN 'full' THEN
@@ -481,6 +480,8 @@ AS $$
 DECLARE
     moving CONSTANT insta_ids.move := jsonb_populate_record(NULL::insta_ids.move, offer);
     here CONSTANT name := insta_ids.this_node();
+    outcome CONSTANT text := insta_ids.move_outcome(moving.id);
+    tables text;
     shard integer;
     difference record;
 BEGIN
@@ -494,11 +495,11 @@ BEGIN
     ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
         RETURN;
     END IF;
-    IF EXISTS (SELECT FROM insta_ids.ended_move e WHERE e.id = moving.id) THEN
+    IF outcome IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
-            DETAIL = format('It was %s here.', (SELECT e.outcome FROM insta_ids.ended_move e WHERE e.id = moving.id)),
+            DETAIL = format('It was %s here.', outcome),
             HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
                 moving.first, moving.last);
     END IF;
@@ -552,8 +553,9 @@ BEGIN
         END IF;
     END LOOP;
     -- Rows that migrations made come from the source, too.
-    IF insta_ids.published_tables(moving.shards) IS NOT NULL THEN
-        EXECUTE 'TRUNCATE ' || insta_ids.published_tables(moving.shards);
+    tables := insta_ids.published_tables(moving.shards);
+    IF tables IS NOT NULL THEN
+        EXECUTE 'TRUNCATE ' || tables;
     END IF;
     PERFORM insta_ids.close_shards(moving.shards, here, '2s');
     INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
@@ -611,17 +613,18 @@ CREATE FUNCTION insta_ids.make_partitions(shard integer, partitions jsonb) RETUR
 AS $$
 DECLARE
     schema CONSTANT name := insta_ids.schema_of(shard);
+    own CONSTANT jsonb := insta_ids.partitions_json(shard);
     partition jsonb;
 BEGIN
     FOR partition IN
-        SELECT p FROM jsonb_array_elements(insta_ids.partitions_json(shard)) WITH ORDINALITY p (p, n)
+        SELECT p FROM jsonb_array_elements(own) WITH ORDINALITY p (p, n)
         WHERE NOT partitions @> jsonb_build_array(p) ORDER BY n DESC
     LOOP
         EXECUTE format('DROP TABLE %I.%I', schema, partition ->> 1);
     END LOOP;
     FOR partition IN
         SELECT p FROM jsonb_array_elements(partitions) WITH ORDINALITY p (p, n)
-        WHERE NOT insta_ids.partitions_json(shard) @> jsonb_build_array(p) ORDER BY n
+        WHERE NOT own @> jsonb_build_array(p) ORDER BY n
     LOOP
         EXECUTE format('CREATE TABLE %I.%I PARTITION OF %1$I.%3$I %s%s', schema, partition ->> 1, partition ->> 0,
             partition ->> 2, ' PARTITION BY ' || (partition ->> 3));
@@ -634,9 +637,7 @@ CREATE FUNCTION insta_ids.move_subscribe(move name) RETURNS void
 AS $$
 DECLARE
     moving CONSTANT insta_ids.move := insta_ids.open_move(move);
-    is_enabled boolean := (
-        SELECT s.subenabled FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-        WHERE s.subname = move AND d.datname = current_database());
+    is_enabled CONSTANT boolean := (SELECT s.is_enabled FROM insta_ids.subscription s WHERE s.name = move);
 BEGIN
     IF moving.step NOT IN ('prepared', 'copying') THEN
         RETURN;
@@ -656,12 +657,10 @@ CREATE FUNCTION insta_ids.move_copied(move name) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    subscription record;
+    subscription insta_ids.subscription;
 BEGIN
-    SELECT s.oid, s.subenabled INTO subscription
-    FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-    WHERE s.subname = move AND d.datname = current_database();
-    IF NOT FOUND OR NOT subscription.subenabled THEN
+    SELECT * INTO subscription FROM insta_ids.subscription s WHERE s.name = move;
+    IF NOT FOUND OR NOT subscription.is_enabled THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('subscription of move "%s" %s', move,
@@ -679,11 +678,10 @@ CREATE FUNCTION insta_ids.move_table_slots(move name, states "char"[] DEFAULT '{
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(
         SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
-        FROM pg_catalog.pg_subscription s
-        JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
+        FROM insta_ids.subscription s
         JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
         CROSS JOIN pg_catalog.pg_control_system() c
-        WHERE s.subname = move);
+        WHERE s.name = move);
 
 -- Begins to copy again, when such a slot is lost.
 CREATE FUNCTION insta_ids.move_recopy(move name) RETURNS void
@@ -770,10 +768,7 @@ CREATE FUNCTION insta_ids.drop_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF EXISTS (
-        SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-        WHERE s.subname = move AND d.datname = current_database())
-    THEN
+    IF EXISTS (SELECT FROM insta_ids.subscription s WHERE s.name = move) THEN
         EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
         EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
         EXECUTE format('DROP SUBSCRIPTION %I', move);
@@ -801,9 +796,10 @@ BEGIN
             HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
     END IF;
     PERFORM insta_ids.commit_durably();
-    INSERT INTO insta_ids.ended_move AS e VALUES (coalesce(moving.id, move_cancel.id), 'cancelled')
-    ON CONFLICT ON CONSTRAINT ended_move_pkey DO UPDATE SET at = e.at WHERE e.outcome = 'cancelled';
-    IF NOT FOUND THEN
+    id := coalesce(moving.id, id);
+    -- Waits for who is handing it over.
+    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled') ON CONFLICT DO NOTHING;
+    IF insta_ids.move_outcome(id) <> 'cancelled' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards of move "%s" are here already', move),
@@ -816,7 +812,7 @@ BEGIN
         DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
         PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
     END IF;
-    RETURN jsonb_build_object('id', coalesce(moving.id, move_cancel.id), 'table_slots', coalesce(table_slots, '{}'));
+    RETURN jsonb_build_object('id', id, 'table_slots', coalesce(table_slots, '{}'));
 END
 $$;
 
@@ -892,10 +888,13 @@ CREATE FUNCTION insta_ids.await_node() RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    get_result CONSTANT text :=
+        format('SELECT a.answer FROM %I.dblink_get_result(''insta_ids'') a (answer jsonb)', insta_ids.dblink_schema());
     answer jsonb;
 BEGIN
-    EXECUTE format('SELECT a.answer FROM %I.dblink_get_result(''insta_ids'') a (answer jsonb)', insta_ids.dblink_schema())
-    INTO answer;
+    EXECUTE get_result INTO answer;
+    -- With the end of the results, the connection is free again.
+    EXECUTE get_result;
     RETURN answer;
 END
 $$;
@@ -982,9 +981,8 @@ BEGIN
         END LOOP;
         -- So that the first queries here are planned as they should be.
         FOR relation IN
-            SELECT c.oid::regclass FROM insta_ids.move m
-            JOIN insta_ids.shard_schema s ON s.shard = ANY (m.shards)
-            JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = 'r'
+            SELECT r.relation FROM insta_ids.move m
+            JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
             WHERE m.name = move
         LOOP
             EXECUTE format('ANALYZE %s', relation);
@@ -1019,7 +1017,6 @@ BEGIN
         CALL insta_ids.new_transaction();
         RAISE NOTICE 'move_shards: handed over, % ms after the fence',
             round(extract(epoch FROM clock_timestamp() - fenced_at) * 1000);
-        PERFORM insta_ids.connect_node(from_node);
     END IF;
 
     version := (SELECT m.version FROM insta_ids.map m);
@@ -1082,16 +1079,15 @@ FROM insta_ids.move m
 LEFT JOIN pg_replication_slots s ON s.slot_name = m.slot AND m.step IN ('offered', 'fenced')
 LEFT JOIN LATERAL (
     SELECT count(*) AS tables, count(*) FILTER (WHERE r.srsubstate = 'r') AS copied
-    FROM pg_subscription u
+    FROM insta_ids.subscription u
     JOIN pg_subscription_rel r ON r.srsubid = u.oid
-    WHERE u.subname = m.name AND u.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    WHERE u.name = m.name
 ) t ON m.step IN ('prepared', 'copying')
 -- Of the tables here; while one is copied, its rows are counted as they come.
 CROSS JOIN LATERAL (
-    SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint AS bytes,
-           coalesce(sum(pg_stat_get_tuples_inserted(c.oid) + coalesce(p.tuples_processed, 0)), 0)::bigint AS rows
-    FROM insta_ids.shard_schema h
-    JOIN pg_class c ON c.relnamespace = h.oid AND c.relkind = 'r'
-    LEFT JOIN pg_stat_progress_copy p ON p.relid = c.oid AND p.type = 'CALLBACK'
-    WHERE h.shard = ANY (m.shards)
+    SELECT coalesce(sum(pg_table_size(h.relation)), 0)::bigint AS bytes,
+           coalesce(sum(pg_stat_get_tuples_inserted(h.relation) + coalesce(p.tuples_processed, 0)), 0)::bigint AS rows
+    FROM insta_ids.shard_relation h
+    LEFT JOIN pg_stat_progress_copy p ON p.relid = h.relation AND p.type = 'CALLBACK'
+    WHERE h.shard = ANY (m.shards) AND h.kind = 'r'
 ) r;

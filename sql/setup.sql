@@ -68,6 +68,13 @@ FROM insta_ids.shard s
 CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
 LEFT JOIN pg_namespace n ON n.nspname = p.schema;
 
+-- What rows and values of shards are in: tables, also foreign ones, and sequences.
+CREATE VIEW insta_ids.shard_relation AS
+SELECT s.shard, s.schema, c.relname AS name, c.oid::regclass AS relation, c.relkind AS kind,
+       c.relpersistence AS persistence, c.relispartition AS is_partition
+FROM insta_ids.shard_schema s
+JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f', 'S');
+
 CREATE FUNCTION insta_ids.configured() RETURNS insta_ids.config
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -100,9 +100,7 @@ BEGIN
     todo := ARRAY(
         SELECT n FROM generate_series(first, last) n
         WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n)
-            AND (insta_ids.this_node() IS NULL OR NOT EXISTS (SELECT FROM insta_ids.assignment) OR EXISTS (
-                SELECT FROM insta_ids.assignment a
-                WHERE n BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()))
+            AND insta_ids.is_placed_here(n)
         ORDER BY n);
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
@@ -280,8 +278,8 @@ BEGIN
         || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.ended_move,'
         || ' insta_ids.moved TO %s', role);
     EXECUTE format(
-        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.migration_status, insta_ids.progress, insta_ids.moves TO %s',
-        role);
+        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.shard_relation, insta_ids.migration_status,'
+        || ' insta_ids.progress, insta_ids.moves TO %s', role);
     EXECUTE format(
         'GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.check_rows,'
         || ' insta_ids.commit_batch, insta_ids.new_transaction TO %s', role);
@@ -305,12 +303,12 @@ BEGIN
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
-        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.move_outcome, insta_ids.commit_durably,'
-        || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_placement, insta_ids.check_dsn, insta_ids.add_node,'
+        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
+        || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node,'
         || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
         || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'
         || ' insta_ids.open_shards, insta_ids.claim, insta_ids.fence, insta_ids.unfence, insta_ids.check_moves,'
-        || ' insta_ids.open_move, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
+        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
         || ' insta_ids.published_tables, insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
         || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved, insta_ids.move_finish,'
         || ' insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);

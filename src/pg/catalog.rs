@@ -1,6 +1,7 @@
 //! The extension's own relations: where they are, and what is in them now.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::datum::FromDatum;
 use pgrx::pg_sys;
@@ -17,6 +18,15 @@ pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
         let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
         let extension = pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid);
         (extension != pg_sys::Oid::INVALID).then_some(oid)
+    }
+}
+
+/// Has `changed` called from now on when a relation has changed, or, for an invalid OID, all may have; `told` is whether
+/// it is already.
+pub(crate) fn tell_of_changes(told: &AtomicBool, changed: extern "C-unwind" fn(pg_sys::Datum, pg_sys::Oid)) {
+    if !told.swap(true, Ordering::Relaxed) {
+        // SAFETY: a function is there for the rest of the process; registered once.
+        unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(changed), pg_sys::Datum::null()) };
     }
 }
 
@@ -58,8 +68,7 @@ impl Row {
     }
 }
 
-/// The rows of a table as they are now, whatever the transaction's snapshot is: each as `read` makes it. None if there
-/// is no such table.
+/// The rows of a table as they are now, whatever the transaction's snapshot is: each as `read` makes it.
 pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row) -> T) -> Vec<T> {
     let mut all = Vec::new();
     let lock = pg_sys::AccessShareLock.cast_signed();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::relation;
+use super::catalog::{relation, tell_of_changes};
 use super::pauses;
 use super::sequence::database;
 use crate::id::Millis;
@@ -38,10 +38,7 @@ impl LeaseSequence {
     }
 
     fn look_up() -> Result<Self, NoLease> {
-        if !TOLD.swap(true, Ordering::Relaxed) {
-            // SAFETY: the callback is static, and registered once.
-            unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::null()) };
-        }
+        tell_of_changes(&TOLD, forget);
         let oid = relation(c"lease").ok_or(NoLease)?;
         KNOWN.store(oid.to_u32(), Ordering::Relaxed);
         Ok(Self(oid))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::{relation, rows};
+use super::catalog::{relation, rows, tell_of_changes};
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::id::{Layout, Shard};
@@ -115,10 +115,7 @@ pub(crate) fn forget_everywhere() {
 /// Does something with what is known, which is read first if nothing is; `here` is the name of this server's node.
 fn known<T>(here: impl FnOnce() -> Vec<u8>, act: impl FnOnce(&Known) -> T) -> T {
     if !matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY) {
-        if !TOLD.swap(true, Ordering::Relaxed) {
-            // SAFETY: the callback is static, and registered once.
-            unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::null()) };
-        }
+        tell_of_changes(&TOLD, forget);
         match read(here()) {
             Some(known) => KNOWN.set(known),
             // The extension's SQL is from before there was a map.
