@@ -1,6 +1,8 @@
 //! Promise: a shard is written to on one server at a time, and takes its ids with it.
 
+use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -363,6 +365,66 @@ fn without_a_superuser_on_the_source() {
     within(Duration::from_secs(5), || count(&mut mover, "SELECT count(*) FROM pg_replication_slots") == 0);
 }
 
+/// Servers that demand passwords find them in a passfile, or in one that a service file names; and nothing keeps them.
+#[test]
+fn with_passwords() {
+    let pair = Pair::start("passwords");
+    if !pair.have_dblink() {
+        return;
+    }
+    let mut a = pair.a.connect();
+    a.batch_execute(
+        "CREATE ROLE mover LOGIN REPLICATION PASSWORD 'open sesame'; GRANT CREATE ON DATABASE postgres TO mover;
+         SELECT insta_ids.grant_provisioning('mover')",
+    )
+    .unwrap();
+    let hba = texts(&mut a, "SHOW hba_file").remove(0);
+    let rules = fs::read_to_string(&hba).unwrap();
+    fs::write(&hba, format!("local all mover scram-sha-256\n{rules}")).unwrap();
+    a.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let mut mover = pair.a.config().user("mover").password("open sesame").connect(NoTls).unwrap();
+    mover.batch_execute("CALL insta_ids.create_shards(4, 5)").unwrap();
+    mover.batch_execute("INSERT INTO insta4.photos SELECT FROM generate_series(1, 100)").unwrap();
+
+    // The server reads it as its own user, and nobody else may.
+    let directory = pair.b.socket.join("data");
+    let keep = |name: &str, text: &str| {
+        let file = directory.join(name);
+        fs::write(&file, text).unwrap();
+        let owner = fs::metadata(&directory).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
+        file.display().to_string()
+    };
+    let socket = pair.a.socket.display();
+    let passfile = keep("passfile", &format!("{socket}:*:postgres:mover:open sesame\n"));
+    let without = format!("host={socket} user=mover dbname=postgres");
+    let with_passfile = format!("{without} passfile={passfile}");
+    keep("pg_service.conf", &format!("[shards]\n{}\n", with_passfile.replace(' ', "\n")));
+    pair.b.stop();
+    pair.b.script("start", &[&format!("PGSERVICEFILE={}", directory.join("pg_service.conf").display())]);
+    let mut b = pair.b.connect();
+    let known_as = |dsn: &str| {
+        let mut a = pair.a.connect();
+        a.execute("SELECT insta_ids.add_node('a', $1)", &[&dsn]).unwrap();
+        let map = shard_map(&mut a);
+        pair.b.connect().execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
+    };
+
+    known_as(&without);
+    let refusal = refused(&mut b, "CALL insta_ids.move_shards(4, 4, 'a')");
+    assert_eq!(refusal.code(), &SqlState::SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION);
+    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.move"), 0);
+    for (shard, dsn) in [(4, &*with_passfile), (5, "service=shards")] {
+        known_as(dsn);
+        b.batch_execute(&format!("CALL insta_ids.move_shards({shard}, {shard}, 'a')")).unwrap();
+    }
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta4.photos"), 100);
+    for node in [&pair.a, &pair.b] {
+        assert!(!node.log().contains("sesame"), "{}", node.log());
+    }
+}
+
 /// The steps as docs/servers.md has them, by psql.
 #[test]
 fn by_the_book() {
@@ -370,7 +432,7 @@ fn by_the_book() {
     let mut a = pair.a.connect();
     a.batch_execute("CALL insta_ids.create_shards(4, 7)").unwrap();
     a.batch_execute("INSERT INTO insta5.photos SELECT FROM generate_series(1, 1000)").unwrap();
-    let text = std::fs::read_to_string(checkout().join("docs/servers.md")).unwrap();
+    let text = fs::read_to_string(checkout().join("docs/servers.md")).unwrap();
     let mut script = String::new();
     for block in text.split("```sql steps-").skip(1) {
         let (server, block) = block.split_once('\n').unwrap();
