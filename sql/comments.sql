@@ -426,8 +426,8 @@ COMMENT ON FUNCTION insta_ids.move_drained(name, jsonb) IS
 COMMENT ON FUNCTION insta_ids.move_hashes(name, text) IS
     'both: number and hash of the rows of each table';
 COMMENT ON FUNCTION insta_ids.move_hand_over(name, jsonb, jsonb, jsonb) IS
-    'target: takes the shards over if all rows are here; the version of the map';
-COMMENT ON FUNCTION insta_ids.move_finish(name, bigint) IS
+    'target: takes the shards over if all rows are here; what move_finish must see';
+COMMENT ON FUNCTION insta_ids.move_finish(name, jsonb) IS
     'source, then target: ends a move whose shards were handed over';
 COMMENT ON FUNCTION insta_ids.move_cancel(name, uuid) IS
     'target: forgets what was made for a move whose shards were not handed over';
@@ -457,6 +457,8 @@ COMMENT ON FUNCTION insta_ids.objects_json(integer) IS
     'what is in a shard, as JSON';
 COMMENT ON FUNCTION insta_ids.partitions_json(integer) IS
     'the partitions of a shard, as JSON';
+COMMENT ON FUNCTION insta_ids.relations_of(integer[]) IS
+    'what rows and values of shards are in';
 COMMENT ON FUNCTION insta_ids.published_tables(integer[]) IS
     'the tables of shards, as a publication names them';
 COMMENT ON FUNCTION insta_ids.drop_slot(name) IS

@@ -120,7 +120,7 @@ BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards);
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
-              WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
+              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
@@ -130,12 +130,16 @@ BEGIN
     FOR next IN
         SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
-        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
-            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', next.relation);
-        ELSE
-            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
-                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', next.relation, next.shard);
+        IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE%s ON %s'
+                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)',
+                -- Before PostgreSQL 16, foreign tables have no triggers for it.
+                CASE WHEN next.kind <> 'f' OR current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
+                next.relation, next.shard);
         END IF;
+        -- Where shards come to, the subscription that brings their rows goes past it; elsewhere none does.
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
+            CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
     END LOOP;
     INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
 END

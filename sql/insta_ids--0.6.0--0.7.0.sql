@@ -64,6 +64,8 @@ CREATE TABLE insta_ids.move (
     has_slot boolean NOT NULL DEFAULT false,
     bytes bigint NOT NULL,
     step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
+    -- On the source, what rows and values were in when the move began.
+    relations oid[],
     -- On the source, the transaction of the fence, and then what the target goes on from.
     fenced_by xid8,
     mark jsonb,
@@ -77,6 +79,8 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids.move', '');
 CREATE TABLE insta_ids.ended_move (
     id uuid PRIMARY KEY,
     outcome text NOT NULL,
+    -- Of one that was cancelled: what the source has to drop; NULL if it was not known here.
+    table_slots name[],
     at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.ended_move', '');
@@ -84,7 +88,7 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids.ended_move', '');
 -- Shards that have left, and what is still here of them, until it is dropped.
 CREATE TABLE insta_ids.moved (
     shard integer PRIMARY KEY,
-    schema name NOT NULL,
+    schema name,
     to_node name NOT NULL,
     at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
@@ -144,6 +148,13 @@ BEGIN
                 (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'),
                 insta_ids.this_node());
     END IF;
+    SELECT d.to_node INTO node FROM insta_ids.moved d WHERE d.shard = check_placement.shard AND d.schema IS NULL;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s has moved to node "%s"', shard, node),
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s', shard);
+    END IF;
 END
 $$;
 
@@ -154,7 +165,8 @@ AS $$
 DECLARE
     remains insta_ids.moved;
 BEGIN
-    SELECT * INTO remains FROM insta_ids.moved d WHERE d.shard BETWEEN first AND last ORDER BY d.shard LIMIT 1;
+    SELECT * INTO remains FROM insta_ids.moved d
+    WHERE d.shard BETWEEN first AND last AND d.schema IS NOT NULL ORDER BY d.shard LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -226,6 +238,11 @@ BEGIN
             MESSAGE = format('node "%s" has shards', node),
             DETAIL = format('It has those from %s to %s.', assigned.first, assigned.last),
             HINT = 'Move them first, or assign them to another node if they are there.';
+    ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE drop_node.node IN (m.from_node, m.to_node)) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shards move from or to node "%s"', node),
+            HINT = 'See insta_ids.moves.';
     END IF;
     DELETE FROM insta_ids.node n WHERE n.node = drop_node.node;
     IF NOT FOUND THEN
@@ -255,7 +272,20 @@ AS $$
 DECLARE
     here CONSTANT name := insta_ids.this_node();
     taken record;
+    left_here insta_ids.moved;
 BEGIN
+    SELECT d.* INTO left_here
+    FROM insta_ids.moved d
+    JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON d.shard BETWEEN a.first AND a.last AND a.node = here
+    ORDER BY d.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s has moved to node "%s"', left_here.shard, left_here.to_node),
+            DETAIL = format('The map would have it on node "%s" again, which is this one.', here),
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s',
+                left_here.shard);
+    END IF;
     SELECT s.shard, a.node INTO taken
     FROM insta_ids.shard s
     LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
@@ -379,6 +409,12 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'map is not newer than this server''s',
             DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
+    ELSIF map -> 'ranges' = '[]' THEN
+        -- As without a map, each server would have all of them.
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map has no shard on any node',
+            HINT = 'Say where they are, on the server that it comes from: SELECT insta_ids.assign(first, last, node).';
     END IF;
 
     DELETE FROM insta_ids.node;
@@ -516,7 +552,7 @@ BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards);
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
-              WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
+              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
@@ -526,12 +562,16 @@ BEGIN
     FOR next IN
         SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
-        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
-            EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER insta_ids_fence', next.relation);
-        ELSE
-            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
-                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)', next.relation, next.shard);
+        IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE%s ON %s'
+                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)',
+                -- Before PostgreSQL 16, foreign tables have no triggers for it.
+                CASE WHEN next.kind <> 'f' OR current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
+                next.relation, next.shard);
         END IF;
+        -- Where shards come to, the subscription that brings their rows goes past it; elsewhere none does.
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
+            CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
     END LOOP;
     INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
 END
@@ -1047,8 +1087,9 @@ DECLARE
     has_rows boolean;
 BEGIN
     PERFORM insta_ids.check_moves(shard, shard);
-    DELETE FROM insta_ids.moved d WHERE d.shard = drop_shard.shard RETURNING d.schema INTO remains;
-    IF FOUND THEN
+    SELECT d.schema INTO remains FROM insta_ids.moved d WHERE d.shard = drop_shard.shard FOR UPDATE;
+    IF remains IS NOT NULL THEN
+        UPDATE insta_ids.moved d SET schema = NULL WHERE d.shard = drop_shard.shard;
         IF NOT force THEN
             PERFORM insta_ids.check_dependents(shard, to_regnamespace(quote_ident(remains)));
         END IF;
@@ -1137,10 +1178,11 @@ BEGIN
         || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
         || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'
         || ' insta_ids.open_shards, insta_ids.claim, insta_ids.fence, insta_ids.unfence, insta_ids.check_moves,'
-        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
-        || ' insta_ids.published_tables, insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
-        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved, insta_ids.move_finish,'
-        || ' insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
+        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable,'
+        || ' insta_ids.objects_json, insta_ids.partitions_json, insta_ids.relations_of, insta_ids.published_tables,'
+        || ' insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
+        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved,'
+        || ' insta_ids.move_finish, insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
 END
 $$;
 
@@ -1657,7 +1699,7 @@ FROM (
     SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema, NULL AS state
     FROM insta_ids.shard s
     UNION ALL
-    SELECT d.shard, d.schema, 'moved' FROM insta_ids.moved d
+    SELECT d.shard, d.schema, 'moved' FROM insta_ids.moved d WHERE d.schema IS NOT NULL
 ) s
 LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
 LEFT JOIN insta_ids.fence f ON f.shard = s.shard
@@ -1708,7 +1750,7 @@ CREATE FUNCTION insta_ids.commit_durably() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT pg_catalog.set_config('synchronous_commit', 'on', true)
-    WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
+    WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local', 'remote_write');
 END;
 
 -- How a move has ended here, NULL if it has not.
@@ -1718,7 +1760,7 @@ CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
 
 -- The subscriptions of this database.
 CREATE VIEW insta_ids.subscription AS
-SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled
+SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled, s.subconninfo AS dsn
 FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
 
 -- The move of this name, locked.
@@ -1859,8 +1901,8 @@ BEGIN
         PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = ANY (move.shards);
         EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids.published_tables(move.shards));
         INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, false, to_node FROM unnest(move.shards) s;
-        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
-        SELECT offered, gen_random_uuid(), first, last, move.shards, here, to_node,
+        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, relations, from_node, to_node, slot, bytes, step)
+        SELECT offered, gen_random_uuid(), first, last, move.shards, insta_ids.relations_of(move.shards), here, to_node,
                format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
                (SELECT coalesce(sum(pg_table_size(r.relation)), 0) FROM insta_ids.shard_relation r
                 WHERE r.shard = ANY (move.shards) AND r.kind = 'r'),
@@ -1894,6 +1936,11 @@ BEGIN
 END
 $$;
 
+-- What rows and values of shards are in.
+CREATE FUNCTION insta_ids.relations_of(shards integer[]) RETURNS oid[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(SELECT r.relation::oid FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) ORDER BY r.relation::oid);
+
 -- The tables of shards, as a publication names them: partitions go with what they are of.
 CREATE FUNCTION insta_ids.published_tables(shards integer[]) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
@@ -1917,6 +1964,14 @@ BEGIN
     ELSIF NOT moving.has_slot THEN
         IF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = moving.slot) THEN
             PERFORM pg_create_logical_replication_slot(moving.slot, 'pgoutput');
+        ELSIF EXISTS (
+            SELECT FROM pg_replication_slots s WHERE s.slot_name = moving.slot AND s.confirmed_flush_lsn IS NULL)
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_in_use',
+                MESSAGE = format('replication slot of move "%s" is being made', move),
+                DETAIL = 'Another session waits for the transactions that were open when it began.',
+                HINT = 'Call again when they have ended.';
         END IF;
         UPDATE insta_ids.move m SET has_slot = true WHERE m.name = move;
     ELSE
@@ -1958,13 +2013,16 @@ DECLARE
 BEGIN
     IF moving.step = 'offered' THEN
         PERFORM insta_ids.close_shards(moving.shards, moving.to_node, lock_timeout);
-        IF insta_ids.published_tables(moving.shards) IS DISTINCT FROM (
-            SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
-            FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = move)
+        -- What was taken out of a schema is in it no more when event triggers see it.
+        IF insta_ids.relations_of(moving.shards) <> moving.relations
+            OR insta_ids.published_tables(moving.shards) IS DISTINCT FROM (
+                SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
+                FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = move)
         THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('tables of shards from %s to %s have changed since the move began', moving.first, moving.last),
+                MESSAGE = format('tables or sequences of shards from %s to %s have changed since the move began',
+                    moving.first, moving.last),
                 HINT = format('End the move with insta_ids.move_abort(%s, %s), and begin it again.', moving.first, moving.last);
         END IF;
         UPDATE insta_ids.move m SET step = 'fenced', step_at = now(), fenced_by = pg_current_xact_id() WHERE m.name = move;
@@ -2041,8 +2099,8 @@ END
 $$;
 
 -- Lets go of what has been handed over; then, on the target, ends the move there, too.
-CREATE FUNCTION insta_ids.move_finish(move name, version bigint) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION insta_ids.move_finish(move name, handed_over jsonb DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids.move;
@@ -2062,8 +2120,14 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s have not left', moving.first, moving.last),
             DETAIL = format('The move is %s here.', moving.step);
+    ELSIF handed_over ->> 'id' IS DISTINCT FROM moving.id::text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s may not be on node "%s" yet', moving.first, moving.last, moving.to_node),
+            DETAIL = 'This move was not handed over there.',
+            HINT = 'Give what insta_ids.move_hand_over() returns there.';
     END IF;
-    PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, version);
+    PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, (handed_over ->> 'version')::bigint);
     DELETE FROM insta_ids.move m WHERE m.name = move;
     INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
@@ -2096,12 +2160,16 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
-    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text THEN
+    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
+        -- Who has never heard of the move cannot say that it will not take the shards over.
+        OR moving.step = 'fenced'
+            AND (cancellation ->> 'to_node' IS DISTINCT FROM moving.to_node OR cancellation ->> 'was_known' = 'false')
+    THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
             DETAIL = 'This move was not cancelled there.',
-            HINT = format('CALL insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
     WHERE s.slot_name = moving.slot
@@ -2127,6 +2195,12 @@ DECLARE
     relation record;
     hash jsonb;
 BEGIN
+    IF verify NOT IN ('full', 'count') OR NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('rows of move "%s" cannot be told by "%s"', move, verify),
+            DETAIL = 'It must be a move of this server, and ''full'' or ''count''.';
+    END IF;
     FOR relation IN
         SELECT r.relation AS name, (
             SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attname) FROM pg_attribute a
@@ -2318,15 +2392,20 @@ CREATE FUNCTION insta_ids.move_subscribe(move name) RETURNS void
 AS $$
 DECLARE
     moving CONSTANT insta_ids.move := insta_ids.open_move(move);
-    is_enabled CONSTANT boolean := (SELECT s.is_enabled FROM insta_ids.subscription s WHERE s.name = move);
+    dsn CONSTANT text := (SELECT n.dsn FROM insta_ids.node n WHERE n.node = moving.from_node);
+    subscription insta_ids.subscription;
 BEGIN
     IF moving.step NOT IN ('prepared', 'copying') THEN
         RETURN;
-    ELSIF is_enabled IS NULL THEN
+    END IF;
+    SELECT * INTO subscription FROM insta_ids.subscription s WHERE s.name = move;
+    IF NOT FOUND THEN
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
-            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)',
-            move, (SELECT n.dsn FROM insta_ids.node n WHERE n.node = moving.from_node), moving.slot);
-    ELSIF NOT is_enabled THEN
+            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', move, dsn, moving.slot);
+    ELSIF subscription.dsn <> dsn THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
+    END IF;
+    IF NOT subscription.is_enabled THEN
         EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', move);
     END IF;
     UPDATE insta_ids.move m SET step = 'copying', step_at = now() WHERE m.name = move AND m.step = 'prepared';
@@ -2396,8 +2475,9 @@ CREATE FUNCTION insta_ids.move_drained(move name, mark jsonb) RETURNS boolean
 
 -- Takes the shards over: before its end they are closed on both servers, afterwards they are open here. `theirs` are the
 -- hashes of the source, `ours` those of this server; without, nothing is compared.
-CREATE FUNCTION insta_ids.move_hand_over(move name, mark jsonb, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
-    RETURNS bigint
+CREATE FUNCTION insta_ids.move_hand_over(
+        move name, mark jsonb DEFAULT NULL, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
+    RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -2405,7 +2485,7 @@ DECLARE
     different record;
 BEGIN
     IF moving.step = 'handed over' THEN
-        RETURN (SELECT m.version FROM insta_ids.map m);
+        RETURN jsonb_build_object('id', moving.id, 'version', (SELECT m.version FROM insta_ids.map m));
     ELSIF mark ->> 'id' IS DISTINCT FROM moving.id::text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -2436,11 +2516,12 @@ BEGIN
     PERFORM setval(format('%I.%I', s ->> 0, s ->> 1)::regclass, (s ->> 2)::bigint, (s ->> 3)::boolean)
     FROM jsonb_array_elements(mark -> 'sequences') s;
     PERFORM insta_ids.advance_clock((mark ->> 'until')::timestamptz) WHERE mark ->> 'until' IS NOT NULL;
+    DELETE FROM insta_ids.moved d WHERE d.shard = ANY (moving.shards);
     PERFORM insta_ids.drop_subscription(move), insta_ids.open_shards(moving.shards),
         insta_ids.assign_moved(moving, (mark ->> 'version')::bigint + 1);
     UPDATE insta_ids.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
     INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
-    RETURN (SELECT m.version FROM insta_ids.map m);
+    RETURN insta_ids.move_hand_over(move);
 END
 $$;
 
@@ -2465,7 +2546,6 @@ CREATE FUNCTION insta_ids.move_cancel(move name, id uuid DEFAULT NULL) RETURNS j
 AS $$
 DECLARE
     moving insta_ids.move;
-    table_slots name[];
 BEGIN
     IF id IS NULL OR EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
         moving := insta_ids.open_move(move);
@@ -2479,7 +2559,9 @@ BEGIN
     PERFORM insta_ids.commit_durably();
     id := coalesce(moving.id, id);
     -- Waits for who is handing it over.
-    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled') ON CONFLICT DO NOTHING;
+    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled',
+        CASE WHEN moving.name IS NOT NULL THEN insta_ids.move_table_slots(move, '{i,d,f,s}') END)
+    ON CONFLICT DO NOTHING;
     IF insta_ids.move_outcome(id) <> 'cancelled' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -2487,13 +2569,15 @@ BEGIN
             HINT = 'CALL insta_ids.move_shards() again finishes it.';
     END IF;
     IF moving.name IS NOT NULL THEN
-        table_slots := insta_ids.move_table_slots(move, '{i,d,f,s}');
         PERFORM insta_ids.drop_subscription(move);
         DELETE FROM insta_ids.move m WHERE m.name = move;
         DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
         PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
     END IF;
-    RETURN jsonb_build_object('id', id, 'table_slots', coalesce(table_slots, '{}'));
+    RETURN (
+        SELECT jsonb_build_object('id', e.id, 'to_node', insta_ids.this_node(), 'was_known', e.table_slots IS NOT NULL,
+            'table_slots', e.table_slots)
+        FROM insta_ids.ended_move e WHERE e.id = move_cancel.id);
 END
 $$;
 
@@ -2511,7 +2595,7 @@ BEGIN
         SELECT n.dsn FROM insta_ids.node n WHERE n.node = connect_node.node));
     -- Whatever is set for the role there.
     EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
-        'SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
+        'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
 END
 $$;
 
@@ -2595,7 +2679,7 @@ DECLARE
     ours jsonb;
     theirs jsonb;
     relation pg_catalog.text;
-    version bigint;
+    handed_over jsonb;
     fenced_at timestamptz;
     told_at timestamptz := '-infinity';
     lag bigint;
@@ -2694,17 +2778,17 @@ BEGIN
             ours := insta_ids.move_hashes(move, verify);
             theirs := insta_ids.await_node();
         END IF;
-        PERFORM insta_ids.move_hand_over(move, mark, theirs, ours);
+        handed_over := insta_ids.move_hand_over(move, mark, theirs, ours);
         CALL insta_ids.new_transaction();
         RAISE NOTICE 'move_shards: handed over, % ms after the fence',
             round(extract(epoch FROM clock_timestamp() - fenced_at) * 1000);
     END IF;
 
-    version := (SELECT m.version FROM insta_ids.map m);
-    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_finish(%L, %s)', move, version));
-    PERFORM insta_ids.move_finish(move, version);
+    handed_over := coalesce(handed_over, insta_ids.move_hand_over(move));
+    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_finish(%L, %L)', move, handed_over));
+    PERFORM insta_ids.move_finish(move);
     CALL insta_ids.new_transaction();
-    RAISE NOTICE 'move_shards: finished; the map has version %', version;
+    RAISE NOTICE 'move_shards: finished; the map has version %', handed_over ->> 'version';
     PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
@@ -2725,8 +2809,15 @@ BEGIN
         PERFORM insta_ids.open_move(move);
     END IF;
     PERFORM insta_ids.connect_node(coalesce(moving.from_node, from_node));
-    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', (SELECT m.id FROM insta_ids.move m WHERE m.name = %L),'
-        || ' ''outcome'', insta_ids.move_outcome(%L))', move, moving.id));
+    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', max(m.id::text), ''to_node'', max(m.to_node::text),'
+        || ' ''outcome'', insta_ids.move_outcome(%L)) FROM insta_ids.move m WHERE m.name = %L', moving.id, move));
+    IF there ->> 'to_node' <> insta_ids.own_node() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', first, last),
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on node "%s".', first, last,
+                coalesce(moving.from_node, from_node), there ->> 'to_node');
+    END IF;
     -- Whatever is here of them may be all that there is.
     IF there ->> 'outcome' = 'handed over' THEN
         RAISE EXCEPTION USING
@@ -2755,7 +2846,7 @@ SELECT m.name, m.first, m.last, m.from_node, m.to_node, m.step, m.started_at, m.
                quote_ident(m.to_node), m.first, m.last, m.from_node)
            ELSE format('CALL insta_ids.move_shards(%s, %s, %L)', m.first, m.last, m.from_node)
        END || CASE WHEN m.step = 'handed over' THEN ''
-           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s)', m.first, m.last) END AS next
+           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s, %L)', m.first, m.last, m.from_node) END AS next
 FROM insta_ids.move m
 LEFT JOIN pg_replication_slots s ON s.slot_name = m.slot AND m.step IN ('offered', 'fenced')
 LEFT JOIN LATERAL (
@@ -2800,7 +2891,7 @@ BEGIN
             'move_hand_over', 'move_hashes', 'move_lag', 'move_mark', 'move_offer', 'move_outcome',
             'move_prepare', 'move_recopy', 'move_shards', 'move_slot', 'move_slots_lost', 'move_subscribe',
             'move_table_slots', 'move_withdraw', 'moved', 'moves', 'new_transaction', 'node', 'objects_json',
-            'open_move', 'open_shards', 'own_node', 'partitions_json', 'prepare_move', 'published_tables',
+            'open_move', 'open_shards', 'own_node', 'partitions_json', 'prepare_move', 'published_tables', 'relations_of',
             'refuse', 'refuse_write', 'set_assignments', 'shard_map', 'shard_relation', 'shards',
             'subscription', 'take_migrations', 'tell_of_map', 'this_node', 'unfence', 'unidentified_tables')
     LOOP
@@ -2932,8 +3023,8 @@ COMMENT ON FUNCTION insta_ids.move_drained(name, jsonb) IS
 COMMENT ON FUNCTION insta_ids.move_hashes(name, text) IS
     'both: number and hash of the rows of each table';
 COMMENT ON FUNCTION insta_ids.move_hand_over(name, jsonb, jsonb, jsonb) IS
-    'target: takes the shards over if all rows are here; the version of the map';
-COMMENT ON FUNCTION insta_ids.move_finish(name, bigint) IS
+    'target: takes the shards over if all rows are here; what move_finish must see';
+COMMENT ON FUNCTION insta_ids.move_finish(name, jsonb) IS
     'source, then target: ends a move whose shards were handed over';
 COMMENT ON FUNCTION insta_ids.move_cancel(name, uuid) IS
     'target: forgets what was made for a move whose shards were not handed over';
@@ -2963,6 +3054,8 @@ COMMENT ON FUNCTION insta_ids.objects_json(integer) IS
     'what is in a shard, as JSON';
 COMMENT ON FUNCTION insta_ids.partitions_json(integer) IS
     'the partitions of a shard, as JSON';
+COMMENT ON FUNCTION insta_ids.relations_of(integer[]) IS
+    'what rows and values of shards are in';
 COMMENT ON FUNCTION insta_ids.published_tables(integer[]) IS
     'the tables of shards, as a publication names them';
 COMMENT ON FUNCTION insta_ids.drop_slot(name) IS

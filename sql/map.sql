@@ -62,6 +62,8 @@ CREATE TABLE insta_ids.move (
     has_slot boolean NOT NULL DEFAULT false,
     bytes bigint NOT NULL,
     step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
+    -- On the source, what rows and values were in when the move began.
+    relations oid[],
     -- On the source, the transaction of the fence, and then what the target goes on from.
     fenced_by xid8,
     mark jsonb,
@@ -71,18 +73,21 @@ CREATE TABLE insta_ids.move (
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.move', '');
 
 -- How moves have ended: on the target handed over or cancelled, on the source handed over or withdrawn. Only one of the two
--- can come of a move on the target, whoever drives it.
+-- can come of a move on the target, whoever drives it. Never forgotten: who has slept through it may come at any time.
 CREATE TABLE insta_ids.ended_move (
     id uuid PRIMARY KEY,
     outcome text NOT NULL,
+    -- Of one that was cancelled: what the source has to drop; NULL if it was not known here.
+    table_slots name[],
     at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.ended_move', '');
 
--- Shards that have left, and what is still here of them, until it is dropped.
+-- Shards that have left, and what is still here of them, until it is dropped. They come back by a move alone, not by a map
+-- from before.
 CREATE TABLE insta_ids.moved (
     shard integer PRIMARY KEY,
-    schema name NOT NULL,
+    schema name,
     to_node name NOT NULL,
     at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
@@ -142,6 +147,13 @@ BEGIN
                 (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'),
                 insta_ids.this_node());
     END IF;
+    SELECT d.to_node INTO node FROM insta_ids.moved d WHERE d.shard = check_placement.shard AND d.schema IS NULL;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s has moved to node "%s"', shard, node),
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s', shard);
+    END IF;
 END
 $$;
 
@@ -152,7 +164,8 @@ AS $$
 DECLARE
     remains insta_ids.moved;
 BEGIN
-    SELECT * INTO remains FROM insta_ids.moved d WHERE d.shard BETWEEN first AND last ORDER BY d.shard LIMIT 1;
+    SELECT * INTO remains FROM insta_ids.moved d
+    WHERE d.shard BETWEEN first AND last AND d.schema IS NOT NULL ORDER BY d.shard LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -224,6 +237,11 @@ BEGIN
             MESSAGE = format('node "%s" has shards', node),
             DETAIL = format('It has those from %s to %s.', assigned.first, assigned.last),
             HINT = 'Move them first, or assign them to another node if they are there.';
+    ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE drop_node.node IN (m.from_node, m.to_node)) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shards move from or to node "%s"', node),
+            HINT = 'See insta_ids.moves.';
     END IF;
     DELETE FROM insta_ids.node n WHERE n.node = drop_node.node;
     IF NOT FOUND THEN
@@ -253,7 +271,20 @@ AS $$
 DECLARE
     here CONSTANT name := insta_ids.this_node();
     taken record;
+    left_here insta_ids.moved;
 BEGIN
+    SELECT d.* INTO left_here
+    FROM insta_ids.moved d
+    JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON d.shard BETWEEN a.first AND a.last AND a.node = here
+    ORDER BY d.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s has moved to node "%s"', left_here.shard, left_here.to_node),
+            DETAIL = format('The map would have it on node "%s" again, which is this one.', here),
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s',
+                left_here.shard);
+    END IF;
     SELECT s.shard, a.node INTO taken
     FROM insta_ids.shard s
     LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
@@ -377,6 +408,12 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'map is not newer than this server''s',
             DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
+    ELSIF map -> 'ranges' = '[]' THEN
+        -- As without a map, each server would have all of them.
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map has no shard on any node',
+            HINT = 'Say where they are, on the server that it comes from: SELECT insta_ids.assign(first, last, node).';
     END IF;
 
     DELETE FROM insta_ids.node;

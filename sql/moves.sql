@@ -22,12 +22,12 @@ BEGIN
 END
 $$;
 
--- What the two servers agree on is on disk before the other hears of it.
+-- What the two servers agree on is on disk before the other hears of it, also on a synchronous standby.
 CREATE FUNCTION insta_ids.commit_durably() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT pg_catalog.set_config('synchronous_commit', 'on', true)
-    WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
+    WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local', 'remote_write');
 END;
 
 -- How a move has ended here, NULL if it has not.
@@ -37,7 +37,7 @@ CREATE FUNCTION insta_ids.move_outcome(id uuid) RETURNS text
 
 -- The subscriptions of this database.
 CREATE VIEW insta_ids.subscription AS
-SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled
+SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled, s.subconninfo AS dsn
 FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
 
 -- The move of this name, locked.
@@ -178,8 +178,8 @@ BEGIN
         PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = ANY (move.shards);
         EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids.published_tables(move.shards));
         INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, false, to_node FROM unnest(move.shards) s;
-        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
-        SELECT offered, gen_random_uuid(), first, last, move.shards, here, to_node,
+        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, relations, from_node, to_node, slot, bytes, step)
+        SELECT offered, gen_random_uuid(), first, last, move.shards, insta_ids.relations_of(move.shards), here, to_node,
                format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
                (SELECT coalesce(sum(pg_table_size(r.relation)), 0) FROM insta_ids.shard_relation r
                 WHERE r.shard = ANY (move.shards) AND r.kind = 'r'),
@@ -213,6 +213,11 @@ BEGIN
 END
 $$;
 
+-- What rows and values of shards are in.
+CREATE FUNCTION insta_ids.relations_of(shards integer[]) RETURNS oid[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(SELECT r.relation::oid FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) ORDER BY r.relation::oid);
+
 -- The tables of shards, as a publication names them: partitions go with what they are of.
 CREATE FUNCTION insta_ids.published_tables(shards integer[]) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
@@ -236,6 +241,14 @@ BEGIN
     ELSIF NOT moving.has_slot THEN
         IF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = moving.slot) THEN
             PERFORM pg_create_logical_replication_slot(moving.slot, 'pgoutput');
+        ELSIF EXISTS (
+            SELECT FROM pg_replication_slots s WHERE s.slot_name = moving.slot AND s.confirmed_flush_lsn IS NULL)
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_in_use',
+                MESSAGE = format('replication slot of move "%s" is being made', move),
+                DETAIL = 'Another session waits for the transactions that were open when it began.',
+                HINT = 'Call again when they have ended.';
         END IF;
         UPDATE insta_ids.move m SET has_slot = true WHERE m.name = move;
     ELSE
@@ -277,13 +290,16 @@ DECLARE
 BEGIN
     IF moving.step = 'offered' THEN
         PERFORM insta_ids.close_shards(moving.shards, moving.to_node, lock_timeout);
-        IF insta_ids.published_tables(moving.shards) IS DISTINCT FROM (
-            SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
-            FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = move)
+        -- What was taken out of a schema is in it no more when event triggers see it.
+        IF insta_ids.relations_of(moving.shards) <> moving.relations
+            OR insta_ids.published_tables(moving.shards) IS DISTINCT FROM (
+                SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
+                FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = move)
         THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('tables of shards from %s to %s have changed since the move began', moving.first, moving.last),
+                MESSAGE = format('tables or sequences of shards from %s to %s have changed since the move began',
+                    moving.first, moving.last),
                 HINT = format('End the move with insta_ids.move_abort(%s, %s), and begin it again.', moving.first, moving.last);
         END IF;
         UPDATE insta_ids.move m SET step = 'fenced', step_at = now(), fenced_by = pg_current_xact_id() WHERE m.name = move;
@@ -359,9 +375,10 @@ BEGIN
 END
 $$;
 
--- Lets go of what has been handed over; then, on the target, ends the move there, too.
-CREATE FUNCTION insta_ids.move_finish(move name, version bigint) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Lets go of what the target has taken over: `handed_over` is what move_hand_over returned there. Then, on the target, ends
+-- the move there, too.
+CREATE FUNCTION insta_ids.move_finish(move name, handed_over jsonb DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids.move;
@@ -381,8 +398,14 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s have not left', moving.first, moving.last),
             DETAIL = format('The move is %s here.', moving.step);
+    ELSIF handed_over ->> 'id' IS DISTINCT FROM moving.id::text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s may not be on node "%s" yet', moving.first, moving.last, moving.to_node),
+            DETAIL = 'This move was not handed over there.',
+            HINT = 'Give what insta_ids.move_hand_over() returns there.';
     END IF;
-    PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, version);
+    PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, (handed_over ->> 'version')::bigint);
     DELETE FROM insta_ids.move m WHERE m.name = move;
     INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
@@ -415,12 +438,16 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
-    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text THEN
+    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
+        -- Who has never heard of the move cannot say that it will not take the shards over.
+        OR moving.step = 'fenced'
+            AND (cancellation ->> 'to_node' IS DISTINCT FROM moving.to_node OR cancellation ->> 'was_known' = 'false')
+    THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
             DETAIL = 'This move was not cancelled there.',
-            HINT = format('CALL insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
     WHERE s.slot_name = moving.slot
@@ -446,6 +473,12 @@ DECLARE
     relation record;
     hash jsonb;
 BEGIN
+    IF verify NOT IN ('full', 'count') OR NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('rows of move "%s" cannot be told by "%s"', move, verify),
+            DETAIL = 'It must be a move of this server, and ''full'' or ''count''.';
+    END IF;
     FOR relation IN
         SELECT r.relation AS name, (
             SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attname) FROM pg_attribute a
@@ -637,15 +670,20 @@ CREATE FUNCTION insta_ids.move_subscribe(move name) RETURNS void
 AS $$
 DECLARE
     moving CONSTANT insta_ids.move := insta_ids.open_move(move);
-    is_enabled CONSTANT boolean := (SELECT s.is_enabled FROM insta_ids.subscription s WHERE s.name = move);
+    dsn CONSTANT text := (SELECT n.dsn FROM insta_ids.node n WHERE n.node = moving.from_node);
+    subscription insta_ids.subscription;
 BEGIN
     IF moving.step NOT IN ('prepared', 'copying') THEN
         RETURN;
-    ELSIF is_enabled IS NULL THEN
+    END IF;
+    SELECT * INTO subscription FROM insta_ids.subscription s WHERE s.name = move;
+    IF NOT FOUND THEN
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
-            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)',
-            move, (SELECT n.dsn FROM insta_ids.node n WHERE n.node = moving.from_node), moving.slot);
-    ELSIF NOT is_enabled THEN
+            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', move, dsn, moving.slot);
+    ELSIF subscription.dsn <> dsn THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
+    END IF;
+    IF NOT subscription.is_enabled THEN
         EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', move);
     END IF;
     UPDATE insta_ids.move m SET step = 'copying', step_at = now() WHERE m.name = move AND m.step = 'prepared';
@@ -714,9 +752,11 @@ CREATE FUNCTION insta_ids.move_drained(move name, mark jsonb) RETURNS boolean
         WHERE s.subname = move AND s.relid IS NULL AND s.latest_end_lsn >= (mark ->> 'lsn')::pg_catalog.pg_lsn);
 
 -- Takes the shards over: before its end they are closed on both servers, afterwards they are open here. `theirs` are the
--- hashes of the source, `ours` those of this server; without, nothing is compared.
-CREATE FUNCTION insta_ids.move_hand_over(move name, mark jsonb, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
-    RETURNS bigint
+-- hashes of the source, `ours` those of this server; without, nothing is compared. Returns what the source must see to let
+-- go of them, also when it was done before.
+CREATE FUNCTION insta_ids.move_hand_over(
+        move name, mark jsonb DEFAULT NULL, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
+    RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -724,7 +764,7 @@ DECLARE
     different record;
 BEGIN
     IF moving.step = 'handed over' THEN
-        RETURN (SELECT m.version FROM insta_ids.map m);
+        RETURN jsonb_build_object('id', moving.id, 'version', (SELECT m.version FROM insta_ids.map m));
     ELSIF mark ->> 'id' IS DISTINCT FROM moving.id::text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -755,11 +795,12 @@ BEGIN
     PERFORM setval(format('%I.%I', s ->> 0, s ->> 1)::regclass, (s ->> 2)::bigint, (s ->> 3)::boolean)
     FROM jsonb_array_elements(mark -> 'sequences') s;
     PERFORM insta_ids.advance_clock((mark ->> 'until')::timestamptz) WHERE mark ->> 'until' IS NOT NULL;
+    DELETE FROM insta_ids.moved d WHERE d.shard = ANY (moving.shards);
     PERFORM insta_ids.drop_subscription(move), insta_ids.open_shards(moving.shards),
         insta_ids.assign_moved(moving, (mark ->> 'version')::bigint + 1);
     UPDATE insta_ids.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
     INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
-    RETURN (SELECT m.version FROM insta_ids.map m);
+    RETURN insta_ids.move_hand_over(move);
 END
 $$;
 
@@ -784,7 +825,6 @@ CREATE FUNCTION insta_ids.move_cancel(move name, id uuid DEFAULT NULL) RETURNS j
 AS $$
 DECLARE
     moving insta_ids.move;
-    table_slots name[];
 BEGIN
     IF id IS NULL OR EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
         moving := insta_ids.open_move(move);
@@ -798,7 +838,9 @@ BEGIN
     PERFORM insta_ids.commit_durably();
     id := coalesce(moving.id, id);
     -- Waits for who is handing it over.
-    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled') ON CONFLICT DO NOTHING;
+    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled',
+        CASE WHEN moving.name IS NOT NULL THEN insta_ids.move_table_slots(move, '{i,d,f,s}') END)
+    ON CONFLICT DO NOTHING;
     IF insta_ids.move_outcome(id) <> 'cancelled' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -806,13 +848,15 @@ BEGIN
             HINT = 'CALL insta_ids.move_shards() again finishes it.';
     END IF;
     IF moving.name IS NOT NULL THEN
-        table_slots := insta_ids.move_table_slots(move, '{i,d,f,s}');
         PERFORM insta_ids.drop_subscription(move);
         DELETE FROM insta_ids.move m WHERE m.name = move;
         DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
         PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
     END IF;
-    RETURN jsonb_build_object('id', id, 'table_slots', coalesce(table_slots, '{}'));
+    RETURN (
+        SELECT jsonb_build_object('id', e.id, 'to_node', insta_ids.this_node(), 'was_known', e.table_slots IS NOT NULL,
+            'table_slots', e.table_slots)
+        FROM insta_ids.ended_move e WHERE e.id = move_cancel.id);
 END
 $$;
 
@@ -830,7 +874,7 @@ BEGIN
         SELECT n.dsn FROM insta_ids.node n WHERE n.node = connect_node.node));
     -- Whatever is set for the role there.
     EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
-        'SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
+        'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
 END
 $$;
 
@@ -914,7 +958,7 @@ DECLARE
     ours jsonb;
     theirs jsonb;
     relation pg_catalog.text;
-    version bigint;
+    handed_over jsonb;
     fenced_at timestamptz;
     told_at timestamptz := '-infinity';
     lag bigint;
@@ -1013,17 +1057,17 @@ BEGIN
             ours := insta_ids.move_hashes(move, verify);
             theirs := insta_ids.await_node();
         END IF;
-        PERFORM insta_ids.move_hand_over(move, mark, theirs, ours);
+        handed_over := insta_ids.move_hand_over(move, mark, theirs, ours);
         CALL insta_ids.new_transaction();
         RAISE NOTICE 'move_shards: handed over, % ms after the fence',
             round(extract(epoch FROM clock_timestamp() - fenced_at) * 1000);
     END IF;
 
-    version := (SELECT m.version FROM insta_ids.map m);
-    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_finish(%L, %s)', move, version));
-    PERFORM insta_ids.move_finish(move, version);
+    handed_over := coalesce(handed_over, insta_ids.move_hand_over(move));
+    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_finish(%L, %L)', move, handed_over));
+    PERFORM insta_ids.move_finish(move);
     CALL insta_ids.new_transaction();
-    RAISE NOTICE 'move_shards: finished; the map has version %', version;
+    RAISE NOTICE 'move_shards: finished; the map has version %', handed_over ->> 'version';
     PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
@@ -1044,8 +1088,15 @@ BEGIN
         PERFORM insta_ids.open_move(move);
     END IF;
     PERFORM insta_ids.connect_node(coalesce(moving.from_node, from_node));
-    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', (SELECT m.id FROM insta_ids.move m WHERE m.name = %L),'
-        || ' ''outcome'', insta_ids.move_outcome(%L))', move, moving.id));
+    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', max(m.id::text), ''to_node'', max(m.to_node::text),'
+        || ' ''outcome'', insta_ids.move_outcome(%L)) FROM insta_ids.move m WHERE m.name = %L', moving.id, move));
+    IF there ->> 'to_node' <> insta_ids.own_node() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', first, last),
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on node "%s".', first, last,
+                coalesce(moving.from_node, from_node), there ->> 'to_node');
+    END IF;
     -- Whatever is here of them may be all that there is.
     IF there ->> 'outcome' = 'handed over' THEN
         RAISE EXCEPTION USING
@@ -1074,7 +1125,7 @@ SELECT m.name, m.first, m.last, m.from_node, m.to_node, m.step, m.started_at, m.
                quote_ident(m.to_node), m.first, m.last, m.from_node)
            ELSE format('CALL insta_ids.move_shards(%s, %s, %L)', m.first, m.last, m.from_node)
        END || CASE WHEN m.step = 'handed over' THEN ''
-           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s)', m.first, m.last) END AS next
+           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s, %L)', m.first, m.last, m.from_node) END AS next
 FROM insta_ids.move m
 LEFT JOIN pg_replication_slots s ON s.slot_name = m.slot AND m.step IN ('offered', 'fenced')
 LEFT JOIN LATERAL (

@@ -179,8 +179,9 @@ DECLARE
     has_rows boolean;
 BEGIN
     PERFORM insta_ids.check_moves(shard, shard);
-    DELETE FROM insta_ids.moved d WHERE d.shard = drop_shard.shard RETURNING d.schema INTO remains;
-    IF FOUND THEN
+    SELECT d.schema INTO remains FROM insta_ids.moved d WHERE d.shard = drop_shard.shard FOR UPDATE;
+    IF remains IS NOT NULL THEN
+        UPDATE insta_ids.moved d SET schema = NULL WHERE d.shard = drop_shard.shard;
         IF NOT force THEN
             PERFORM insta_ids.check_dependents(shard, to_regnamespace(quote_ident(remains)));
         END IF;
@@ -239,7 +240,7 @@ FROM (
     SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema, NULL AS state
     FROM insta_ids.shard s
     UNION ALL
-    SELECT d.shard, d.schema, 'moved' FROM insta_ids.moved d
+    SELECT d.shard, d.schema, 'moved' FROM insta_ids.moved d WHERE d.schema IS NOT NULL
 ) s
 LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
 LEFT JOIN insta_ids.fence f ON f.shard = s.shard
@@ -308,9 +309,10 @@ BEGIN
         || ' insta_ids.drop_node, insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
         || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_heirs, insta_ids.close_shards,'
         || ' insta_ids.open_shards, insta_ids.claim, insta_ids.fence, insta_ids.unfence, insta_ids.check_moves,'
-        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable, insta_ids.objects_json, insta_ids.partitions_json,'
-        || ' insta_ids.published_tables, insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
-        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved, insta_ids.move_finish,'
-        || ' insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
+        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable,'
+        || ' insta_ids.objects_json, insta_ids.partitions_json, insta_ids.relations_of, insta_ids.published_tables,'
+        || ' insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
+        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved,'
+        || ' insta_ids.move_finish, insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
 END
 $$;

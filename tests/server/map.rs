@@ -103,6 +103,11 @@ fn what_is_refused() {
         ("apply_map('{}')", "22023", "map is not of format 1"),
         ("apply_map(insta_ids.shard_map())", "55000", "map is not newer than this server's"),
         (
+            "apply_map(insta_ids.shard_map() || '{\"version\": 99, \"ranges\": []}')",
+            "22023",
+            "map has no shard on any node",
+        ),
+        (
             "apply_map(insta_ids.shard_map() || '{\"version\": 99, \"shards\": 50}')",
             "55000",
             "map is of other shards than this database's",
@@ -269,7 +274,7 @@ fn what_check_finds() {
     a.batch_execute("SELECT insta_ids.unfence(n) FROM unnest('{1, 2, 3}'::integer[]) n; SELECT insta_ids.open_shards('{0}')").unwrap();
     a.batch_execute("SELECT insta_ids.move_offer(0, 1, 'b'); UPDATE insta_ids.move SET step_at = now() - interval '2 days'").unwrap();
     let found = texts(&mut a, "SELECT concat_ws('|', code, object, hint) FROM insta_ids.check()");
-    let next = "On node b: CALL insta_ids.move_shards(0, 1, 'a'); to end it instead, CALL insta_ids.move_abort(0, 1)";
+    let next = "On node b: CALL insta_ids.move_shards(0, 1, 'a'); to end it instead, CALL insta_ids.move_abort(0, 1, 'a')";
     assert_eq!(found, [format!("old_move|insta_ids_0_1|{next}")]);
     a.batch_execute("SELECT insta_ids.move_withdraw('insta_ids_0_1')").unwrap();
 

@@ -493,7 +493,7 @@ fn a_move_ends_in_one_way() {
     let mut moving = Move::of(&pair, 2, 2);
     STEPS[..8].iter().for_each(|step| moving.step(step).unwrap());
     assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are here already");
-    b.batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2', 0)").unwrap();
+    b.batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2')").unwrap();
     assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are here already");
     assert_eq!(refused(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
     moving.step("finish").unwrap();
@@ -589,6 +589,128 @@ fn what_others_do_meanwhile() {
     );
     assert_eq!(refused(&mut a, "SELECT insta_ids.drop_shard(2)").code().code(), "2BP01");
     a.batch_execute("SELECT insta_ids.drop_shard(2, force => true)").unwrap();
+}
+
+/// Neither server takes anybody's word for what the other has done.
+#[test]
+fn who_was_not_asked_has_no_say() {
+    let pair = Pair::start("word");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..7].iter().for_each(|step| moving.step(step).unwrap());
+    // Before it was handed over, the source does not let go.
+    for proof in
+        ["NULL", r#"'{"version": 9}'"#, r#"'{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "version": 9}'"#]
+    {
+        let finish = format!("SELECT insta_ids.move_finish('insta_ids_2_2', {proof})");
+        assert_eq!(refused(&mut a, &finish).message(), "shards from 2 to 2 may not be on node \"b\" yet");
+    }
+    assert_eq!(
+        refused(&mut a, "SELECT insta_ids.drop_node('b')").message(),
+        "shards move from or to node \"b\""
+    );
+    moving.step("hand over").unwrap();
+
+    // Another database of the target's server has its name, and nothing of the move.
+    b.batch_execute("CREATE DATABASE other").unwrap();
+    let mut other = pair.b.connect_to("other");
+    other.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    other.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    let id = texts(&mut a, "SELECT id::text FROM insta_ids.move").remove(0);
+    let cancel = format!("SELECT insta_ids.move_cancel('insta_ids_2_2', '{id}')::text");
+    let cancellation = texts(&mut other, &cancel).remove(0);
+    // Asked again, it has heard of it, from itself.
+    assert_eq!(texts(&mut other, &cancel), [&*cancellation]);
+    let withdraw = format!("SELECT insta_ids.move_withdraw('insta_ids_2_2', '{cancellation}')");
+    assert_eq!(refused(&mut a, &withdraw).message(), "shards from 2 to 2 may be on node \"b\" already");
+    if pair.have_dblink() {
+        other.batch_execute("CREATE EXTENSION dblink").unwrap();
+        assert_eq!(
+            refused(&mut other, "CALL insta_ids.move_abort(2, 2, 'a')").message(),
+            "shards from 2 to 2 may be on node \"b\" already"
+        );
+    }
+    moving.step("finish").unwrap();
+
+    // A map from before does not bring it back, also when nothing is left of it.
+    a.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();
+    for back in [
+        "SELECT insta_ids.assign(0, 63, 'a')",
+        "DELETE FROM insta_ids.assignment; SELECT insta_ids.create_shard(2)",
+    ] {
+        assert_eq!(refused(&mut a, back).message(), "shard 2 has moved to node \"b\"");
+    }
+    // But a move does.
+    if pair.have_dblink() {
+        a.batch_execute("CREATE EXTENSION dblink; SELECT insta_ids.assign(2, 2, 'b')").unwrap();
+        a.batch_execute("CALL insta_ids.move_shards(2, 2, 'b')").unwrap();
+        a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    }
+}
+
+/// A fence stops whoever replicates to the source; what was taken out of a shard is missed.
+#[test]
+fn around_the_fence() {
+    let pair = Pair::start("around");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("SELECT insta_ids.add_migration('0002', 'CREATE SEQUENCE plain')").unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+    a.batch_execute("ALTER SEQUENCE insta2.plain SET SCHEMA public").unwrap();
+    let changed = moving.step("fence").unwrap_err();
+    assert_eq!(
+        changed.as_db_error().unwrap().message(),
+        "tables or sequences of shards from 2 to 2 have changed since the move began"
+    );
+    moving.abort().unwrap();
+    a.batch_execute("ALTER SEQUENCE plain SET SCHEMA insta2").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    for (client, write) in [
+        (&mut a, "SET session_replication_role = replica; INSERT INTO insta2.photos (id) VALUES (2 << 10)"),
+        (&mut b, "INSERT INTO insta2.photos DEFAULT VALUES"),
+    ] {
+        assert_eq!(refused(client, write).code(), FENCED);
+    }
+    moving.step("drained").unwrap();
+    moving.step("hand over").unwrap();
+    moving.step("finish").unwrap();
+    let late =
+        "SET session_replication_role = replica; INSERT INTO insta2__moved.photos (id) VALUES (2 << 10)";
+    assert_eq!(refused(&mut a, late).code(), FENCED);
+    // A cancellation that was lost is the same when it is asked for again.
+    let mut moving = Move::of(&pair, 3, 3);
+    STEPS[..4].iter().for_each(|step| moving.step(step).unwrap());
+    let id = texts(&mut a, "SELECT id::text FROM insta_ids.move").remove(0);
+    let cancel = format!("SELECT insta_ids.move_cancel('insta_ids_3_3', '{id}')::text");
+    let first = texts(&mut b, &cancel);
+    assert_eq!(texts(&mut b, &cancel), first);
+    a.batch_execute(&format!("SELECT insta_ids.move_withdraw('insta_ids_3_3', '{}')", first[0])).unwrap();
+    // Foreign tables have no lock of this kind, and can be fenced nevertheless.
+    a.batch_execute(
+        "CREATE FOREIGN DATA WRAPPER none; CREATE SERVER none FOREIGN DATA WRAPPER none;
+         CREATE FOREIGN TABLE insta0.remote (id bigint) SERVER none; SELECT insta_ids.fence(0), insta_ids.unfence(0)",
+    )
+    .unwrap();
+}
+
+/// Who may make functions on the source does nothing with the mover's rights.
+#[test]
+fn planted_on_the_source() {
+    let pair = Pair::start("planted");
+    if !pair.have_dblink() {
+        return;
+    }
+    pair.a
+        .connect()
+        .batch_execute(
+            "CREATE FUNCTION public.to_jsonb(boolean) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
+             CREATE FUNCTION public.to_jsonb(bigint) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
+             CREATE FUNCTION public.to_jsonb(timestamptz) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$",
+        )
+        .unwrap();
+    pair.b.connect().batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
 }
 
 /// A file system that is mounted until this is dropped.

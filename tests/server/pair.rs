@@ -77,13 +77,20 @@ pub struct Move<'a> {
     range: [i32; 2],
     offer: String,
     mark: String,
-    version: i64,
+    handed_over: String,
 }
 
 impl<'a> Move<'a> {
     pub fn of(pair: &'a Pair, first: i32, last: i32) -> Self {
         let name = format!("insta_ids_{first}_{last}");
-        Self { pair, name, range: [first, last], offer: String::new(), mark: String::new(), version: 0 }
+        Self {
+            pair,
+            name,
+            range: [first, last],
+            offer: String::new(),
+            mark: String::new(),
+            handed_over: String::new(),
+        }
     }
 
     /// Does one of [`STEPS`].
@@ -126,14 +133,14 @@ impl<'a> Move<'a> {
                 let hashes =
                     text(a.query_one(&format!("SELECT insta_ids.move_hashes('{name}')::text"), &[])?);
                 let hand_over =
-                    format!("SELECT insta_ids.move_hand_over('{name}', '{}', '{hashes}')", self.mark);
-                self.version = b.query_one(&hand_over, &[])?.get(0);
+                    format!("SELECT insta_ids.move_hand_over('{name}', '{}', '{hashes}')::text", self.mark);
+                self.handed_over = text(b.query_one(&hand_over, &[])?);
             }
             _ => {
                 for client in [&mut a, &mut b] {
                     client.batch_execute(&format!(
-                        "SELECT insta_ids.move_finish('{name}', {})",
-                        self.version
+                        "SELECT insta_ids.move_finish('{name}', '{}')",
+                        self.handed_over
                     ))?;
                 }
             }
@@ -153,7 +160,8 @@ impl<'a> Move<'a> {
         let mut b = self.pair.b.config().connect(NoTls)?;
         let come: Option<String> = b.query_opt(&step, &[])?.map(|row| row.get(0));
         if come.as_deref() == Some("handed over") {
-            self.version = b.query_one("SELECT version FROM insta_ids.map", &[])?.get(0);
+            let handed_over = format!("SELECT insta_ids.move_hand_over('{}')::text", self.name);
+            self.handed_over = b.query_one(&handed_over, &[])?.get(0);
             return self.step("finish");
         }
         if self.has_ended()? {
