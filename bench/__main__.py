@@ -8,6 +8,7 @@ import sys
 import figures
 import plots
 from adoption import adoption
+from engines import plproxy, writers
 from minting import calls, growth, latency, sessions
 from moves import moves
 from reading import decoding, ranges
@@ -30,6 +31,8 @@ PARTS = [
     shards,
     adoption,
     moves,
+    plproxy,
+    writers,
     all_shards,
 ]
 

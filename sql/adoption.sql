@@ -282,6 +282,10 @@ BEGIN
         RETURN NEXT 'It has no function like the published one.';
     END IF;
 
+    RETURN QUERY
+    SELECT format('This server has writer slot %s, and the function has minted the ids of all.', insta_ids.writer_slot())
+    WHERE insta_ids.writer_slot() <> '0/1';
+
     -- Each shard has table_id_seq, next_id() and next_id(regclass).
     RETURN QUERY
     SELECT format('Relation %s: It is no sequence, and each shard has one of this name.', c.oid::regclass)
@@ -516,7 +520,11 @@ DECLARE
         SELECT format('Default of %s.%I: %s', d.relation, d."column",
                    coalesce(d.reason, format('It mints for shard %s.', d.shard)))
         FROM insta_ids.native_defaults(schema) d
-        WHERE d.reason IS NOT NULL OR d.shard <> check_release.shard);
+        WHERE d.reason IS NOT NULL OR d.shard <> check_release.shard
+        UNION ALL
+        SELECT format('This server has writer slot %s, and the published function would mint the ids of all.',
+            insta_ids.writer_slot())
+        WHERE insta_ids.writer_slot() <> '0/1');
 BEGIN
     IF reasons <> '{}' THEN
         RAISE EXCEPTION USING

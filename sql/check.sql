@@ -1065,6 +1065,12 @@ BEGIN
     END;
 
     RETURN QUERY
+    SELECT 'error', 'writer_slot', 'insta_ids.writer_slot',
+           format('No id can be minted here: the server has slot %s, and the database %s/%s.', insta_ids.writer_slot(), t.slot, t.slots),
+           'Take it: SELECT insta_ids.take_writer_slot(...)'
+    FROM insta_ids.taken_slot() t WHERE insta_ids.writer_slot() <> format('%s/%s', t.slot, t.slots);
+
+    RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint
     FROM insta_ids.server_budget() b
     CROSS JOIN LATERAL (SELECT format('"max_locks_per_transaction" = %s',

@@ -487,3 +487,31 @@ COMMENT ON TABLE insta_ids.ended_move IS
     'how moves have ended here';
 COMMENT ON TABLE insta_ids.moved IS
     'shards that have left, and the schemas that are left of them';
+
+-- Writer slots and engines
+COMMENT ON TABLE insta_ids.writer IS
+    'the writer slot that this database has taken';
+COMMENT ON FUNCTION insta_ids.writer_slot() IS
+    'writer slot of this server: which ids are its, where several servers mint for one shard';
+COMMENT ON FUNCTION insta_ids.take_writer_slot(timestamptz) IS
+    'lets this database mint by the writer slot of its server, after a time up to which another server did';
+COMMENT ON FUNCTION insta_ids.left_writer_slot(text) IS
+    'time that ids of another writer slot, minted here before, have not reached';
+COMMENT ON FUNCTION insta_ids.slot_of(text) IS
+    'a writer slot from its text';
+COMMENT ON FUNCTION insta_ids.slots_meet(insta_ids.writer, insta_ids.writer) IS
+    'whether an id can be of both writer slots';
+COMMENT ON FUNCTION insta_ids.taken_slot() IS
+    'the writer slot that this database has taken, or the only one there is';
+COMMENT ON FUNCTION insta_ids.check_nodes() IS
+    'asks all nodes of the map, by dblink, whether they agree: on their names, the map and writer slots';
+COMMENT ON FUNCTION insta_ids.dsn_parameters(text) IS
+    'the parameters of a connection string of libpq';
+COMMENT ON FUNCTION insta_ids.percent_decoded(text) IS
+    'a part of a URI, decoded';
+COMMENT ON FUNCTION insta_ids.plproxy_partitions() IS
+    'how PL/Proxy connects to the server of each shard, in their order';
+COMMENT ON FUNCTION insta_ids.install_plproxy(text) IS
+    'makes the functions by which PL/Proxy routes a cluster by the map';
+COMMENT ON FUNCTION insta_ids.export_pgdog(text, text[], text[]) IS
+    'the part of PgDog''s configuration that follows the map';

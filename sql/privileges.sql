@@ -26,14 +26,15 @@ GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.clock() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    insta_ids.configured(), insta_ids.schema_of(integer), insta_ids.shard_map(), insta_ids.this_node(),
+    insta_ids.configured(), insta_ids.schema_of(integer), insta_ids.shard_map(), insta_ids.this_node(), insta_ids.writer_slot(),
     insta_ids.shard_of(bigint), insta_ids.shard_of(text), insta_ids.shard_of(uuid),
-    insta_ids.shard_of(bigint, integer), insta_ids.shard_of(text, integer), insta_ids.shard_of(uuid, integer)
+    insta_ids.shard_of(bigint, integer), insta_ids.shard_of(text, integer), insta_ids.shard_of(uuid, integer),
+    insta_ids.plproxy_partitions(), insta_ids.dsn_parameters(text), insta_ids.percent_decoded(text)
     TO PUBLIC;
 -- They are no secret, and an owner of the database may dump them.
 GRANT SELECT ON SEQUENCE insta_ids.lease TO PUBLIC;
 GRANT SELECT ON insta_ids.partitioned, insta_ids.config TO PUBLIC;
-GRANT SELECT ON insta_ids.node, insta_ids.assignment, insta_ids.map, insta_ids.move TO PUBLIC;
+GRANT SELECT ON insta_ids.node, insta_ids.assignment, insta_ids.map, insta_ids.writer, insta_ids.move TO PUBLIC;
 GRANT SELECT ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.fence, insta_ids.moved,
     insta_ids.ended_move TO pg_database_owner;
 GRANT EXECUTE ON FUNCTION insta_ids.stat_get_ids() TO pg_monitor;

@@ -50,7 +50,8 @@ extension_sql_file!(
 extension_sql_file!("../sql/clock.sql", name = "clock");
 extension_sql_file!("../sql/setup.sql", name = "setup", requires = [api::reading::id_shard_layout]);
 extension_sql_file!("../sql/map.sql", name = "map", requires = ["setup"]);
-extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["map"]);
+extension_sql_file!("../sql/writers.sql", name = "writers", requires = ["clock", "map"]);
+extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["writers"]);
 extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["fences"]);
 extension_sql_file!(
     "../sql/migrations.sql",
@@ -61,11 +62,12 @@ extension_sql_file!("../sql/shards.sql", name = "shards", requires = ["migration
 extension_sql_file!("../sql/check.sql", name = "check", requires = ["shards", api::reading::id_min_layout]);
 extension_sql_file!("../sql/adoption.sql", name = "adoption", requires = ["check"]);
 extension_sql_file!("../sql/moves.sql", name = "moves", requires = ["check"]);
+extension_sql_file!("../sql/engines.sql", name = "engines", requires = ["moves"]);
 // After all that it revokes and grants.
 extension_sql_file!(
     "../sql/privileges.sql",
     name = "privileges",
-    requires = ["tickets", "partitions", "clock", "adoption", "moves"]
+    requires = ["tickets", "partitions", "clock", "adoption", "engines"]
 );
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 

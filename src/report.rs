@@ -6,6 +6,7 @@ use pgrx::prelude::*;
 use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, readable};
 use crate::mint::{Event, Refusal};
 use crate::pg::lease::NoLease;
+use crate::pg::map::NotMinted;
 use crate::pg::parser::SyntaxError;
 use crate::pg::sequence::NoSuchRelation;
 use crate::pg::session::NotASequence;
@@ -37,7 +38,7 @@ macro_rules! fails_with {
     };
 }
 
-fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal Elsewhere);
+fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal NotMinted);
 
 /// A count of ids below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
@@ -83,6 +84,11 @@ impl From<id::Error> for ErrorReport {
             )
             .set_detail("An id holds a remainder of the value, which is negative for a negative value.")
             .set_hint("Give the sequence a MINVALUE of 0 or more, and restart it there."),
+            id::Error::TooManyWriters { writer, residues } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("layout has no room for writer slot {writer}"),
+            )
+            .set_detail(format!("Its sequence field has {residues} values.")),
             id::Error::TimeOutOfRange { at, times } => time_out_of_range(at, times),
         }
     }
@@ -185,6 +191,37 @@ impl From<Refusal> for ErrorReport {
                 .set_hint("Restart the server."),
         }
     }
+}
+
+impl From<NotMinted> for ErrorReport {
+    fn from(why: NotMinted) -> Self {
+        let code = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+        match why {
+            NotMinted::Elsewhere(elsewhere) => elsewhere.into(),
+            NotMinted::NotTaken { slot: Some(slot), taken } => {
+                let taken = taken.map_or_else(|| "none that there is".into(), |taken| taken.to_string());
+                report(code, format!("writer slot {slot} has not been taken in this database"))
+                    .set_detail(format!(
+                        "The server has it by \"insta_ids.writer_slot\"; the database has {taken}."
+                    ))
+                    .set_hint("Take it with insta_ids.take_writer_slot().")
+            }
+            NotMinted::NotTaken { slot: None, .. } => no_writer_slot(),
+        }
+    }
+}
+
+/// What is set as the server's writer slot is none.
+pub(crate) fn no_writer_slot() -> ErrorReport {
+    report(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        "this server has no writer slot",
+    )
+    .set_detail(format!(
+        "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two that is greater.",
+        readable(settings::writer_slot().as_bytes())
+    ))
+    .set_hint("Set it in postgresql.conf, and restart the server.")
 }
 
 impl From<Elsewhere> for ErrorReport {

@@ -10,6 +10,7 @@ use crate::pg::session::value;
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
 static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static WRITER_SLOT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"0/1"));
 
 /// Defines the settings. Called once, when the library is loaded.
 pub(crate) fn define() {
@@ -41,6 +42,14 @@ pub(crate) fn define() {
         GucContext::Sighup,
         GucFlags::default(),
     );
+    GucRegistry::define_string_guc(
+        c"insta_ids.writer_slot",
+        c"Sets which ids are this server's, where several mint for one shard.",
+        c"As 0/2 and 1/2 on two of them: number and count, a power of two. What it was when the server started, or when the first session minted, is in force until the next start; each database takes it by insta_ids.take_writer_slot().",
+        &WRITER_SLOT,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
     crate::pg::pauses::define();
     crate::pg::reserve_setting_prefix();
 }
@@ -58,4 +67,9 @@ pub(crate) fn clock_tolerance_ms() -> i64 {
 /// The name of this server's node; empty if it has none. In force is what [`crate::pg::shared`] keeps of it.
 pub(crate) fn node() -> Vec<u8> {
     NODE.get().unwrap_or_default().into_bytes()
+}
+
+/// The writer slot of this server, as it is set.
+pub(crate) fn writer_slot() -> String {
+    WRITER_SLOT.get().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -6,12 +6,17 @@ use pgrx::prelude::*;
 use crate::pg::map;
 use crate::pg::shared;
 use crate::pg::text::Text;
-use crate::report::SqlResult;
+use crate::report::{self, SqlResult};
 
 #[pg_extern(sql = false)]
 fn this_node() -> SqlResult<Option<Text>> {
     let node = shared::this_node()?;
     Ok((!node.is_empty()).then_some(Text(node)))
+}
+
+#[pg_extern(sql = false)]
+fn writer_slot() -> SqlResult<String> {
+    Ok(shared::writer_slot()?.ok_or_else(report::no_writer_slot)?.to_string())
 }
 
 #[pg_extern(sql = false)]

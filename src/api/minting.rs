@@ -83,9 +83,10 @@ fn made(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlR
 fn generate<L: Into<Layout> + Copy>(layout: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
     let server = shared::attach()?;
     let known: Layout = layout.into();
-    let seq = known.seq(sequence.next()?)?;
+    let value = sequence.next()?;
     pauses::at("after nextval");
     map::check(server, known, shard, sequence)?;
+    let seq = known.seq_of_writer(value, server.writer())?;
     let key = Key::new(server.seed, database(), sequence.oid(), shard, known);
     let slot = server.guard.0.slot(key, known, seq);
     ORDER.with_borrow_mut(|order| {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Millis;
+use super::{Millis, WriterSlot};
 
 /// A part that no id of its layout can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,13 @@ pub enum Error {
     /// A negative value from a sequence. The published function makes a corrupt id of it: `-5 % 1024`
     /// is -5 in SQL, and its sign bits overwrite time and shard.
     NegativeSequence(i64),
+    /// More writer slots than values of the sequence field.
+    TooManyWriters {
+        /// The slot of this server.
+        writer: WriterSlot,
+        /// How many values the field has.
+        residues: u32,
+    },
     /// An instant before the first id or after the last.
     TimeOutOfRange {
         /// The instant asked for.
@@ -57,6 +64,9 @@ impl fmt::Display for Error {
         match self {
             Self::ShardOutOfRange { shard, last } => write!(f, "shard {shard} is out of range 0 to {last}"),
             Self::NegativeSequence(value) => write!(f, "sequence value {value} is negative"),
+            Self::TooManyWriters { writer, residues } => {
+                write!(f, "writer slot {writer} of {residues} residues")
+            }
             Self::TimeOutOfRange { at, times } => write!(
                 f,
                 "{} ms is out of range {} ms to {} ms",

@@ -12,9 +12,11 @@ mod layout;
 mod parts;
 pub mod shortcode;
 mod text;
+mod writer;
 
 pub use error::{Error, Times};
 pub use layout::{Fields, Instagram, Invalid, Layout};
 pub use parts::{Id, Millis, Seq, Shard};
 pub use shortcode::ShortcodeError;
 pub use text::{TextError, readable};
+pub use writer::{NotASlot, WriterSlot};

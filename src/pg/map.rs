@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 use super::catalog::{relation, rows, tell_of_changes};
 use super::sequence::Sequence;
 use super::shared::Shared;
-use crate::id::{Layout, Shard};
+use crate::id::{Layout, Shard, WriterSlot};
 use crate::placement::{Assignment, Elsewhere, Fence, Placement, shard_of_schema};
 
 /// The table that is said to have changed whenever the map or a fence has.
@@ -46,7 +46,21 @@ struct Known {
     placement: Placement,
 }
 
-/// Refuses to mint for a shard that is fenced here, or is on another node. Called after `nextval`, whose lock has
+/// Why nothing is minted for a shard.
+pub(crate) enum NotMinted {
+    /// It is fenced here, or on another node.
+    Elsewhere(Elsewhere),
+    /// The server's writer slot is not the one that the database has taken.
+    NotTaken {
+        /// The one in force, `None` if what is set is none.
+        slot: Option<WriterSlot>,
+        /// The one that was taken; `None` if that is none, which only an edited table says.
+        taken: Option<WriterSlot>,
+    },
+}
+
+/// Refuses to mint for a shard that is fenced here, or is on another node, and for any by a writer slot that was not taken.
+/// Called after `nextval`, whose lock has
 /// brought in what others changed before.
 #[inline]
 pub(crate) fn check(
@@ -54,7 +68,7 @@ pub(crate) fn check(
     layout: Layout,
     shard: Shard,
     sequence: Sequence,
-) -> Result<(), Elsewhere> {
+) -> Result<(), NotMinted> {
     let is_here = match KNOWS.load(Ordering::Relaxed) {
         ALL_HERE => true,
         SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !is_away(shard),
@@ -71,9 +85,17 @@ fn is_away(shard: Shard) -> bool {
 }
 
 #[inline(never)]
-fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), Elsewhere> {
-    let here = || server.node().to_vec();
-    known(here, |known| {
+fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), NotMinted> {
+    if !is_known() {
+        check_writer(server)?;
+        tell_of_changes(&TOLD, forget);
+        match read(server.node().to_vec()) {
+            Some(known) => KNOWN.set(known),
+            // The extension's SQL is from before there was a map.
+            None => return Ok(()),
+        }
+    }
+    KNOWN.with_borrow(|known| {
         let shard = if known.layout == Some(layout) {
             i32::try_from(shard.get()).ok()
         } else {
@@ -81,15 +103,33 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
             sequence.schema().and_then(|schema| shard_of_schema(&schema, &known.prefix))
         };
         match shard {
-            Some(shard) if !known.placement.is_here(shard) => Err(known.placement.why(shard)),
+            Some(shard) if !known.placement.is_here(shard) => {
+                Err(NotMinted::Elsewhere(known.placement.why(shard)))
+            }
             _ => Ok(()),
         }
     })
 }
 
+/// What is in force changes by a restart alone, so a session looks when it reads the map.
+fn check_writer(server: &Shared) -> Result<(), NotMinted> {
+    let slot = server.writer_slot();
+    let taken = relation(c"writer").map_or_else(Vec::new, |table| {
+        rows(table, |row| WriterSlot::new(row.integer(1)?.try_into().ok()?, row.integer(2)?.try_into().ok()?))
+    });
+    let taken = taken.first().copied().unwrap_or(Some(WriterSlot::ALONE));
+    if slot.is_some() && slot == taken { Ok(()) } else { Err(NotMinted::NotTaken { slot, taken }) }
+}
+
 /// Why nothing is written to a shard here, whose node this is.
 pub(crate) fn why(here: Vec<u8>, shard: i32) -> Elsewhere {
-    Elsewhere { is_fenced: true, ..known(|| here, |known| known.placement.why(shard)) }
+    let why = if is_known() {
+        KNOWN.with_borrow(|known| known.placement.why(shard))
+    } else {
+        // Not kept: whoever mints has more to look at.
+        load(here).unwrap_or_default().placement.why(shard)
+    };
+    Elsewhere { is_fenced: true, ..why }
 }
 
 /// The shards that move or are fenced now, with their schemas.
@@ -112,26 +152,32 @@ pub(crate) fn forget_everywhere() {
     }
 }
 
-/// Does something with what is known, which is read first if nothing is; `here` is the name of this server's node.
-fn known<T>(here: impl FnOnce() -> Vec<u8>, act: impl FnOnce(&Known) -> T) -> T {
-    if !matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY) {
-        tell_of_changes(&TOLD, forget);
-        match read(here()) {
-            Some(known) => KNOWN.set(known),
-            // The extension's SQL is from before there was a map.
-            None => return act(&Known::default()),
-        }
-    }
-    KNOWN.with_borrow(act)
+fn is_known() -> bool {
+    matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY)
 }
 
+/// Reads the map for the calls to come; `here` is the name of this server's node.
 fn read(here: Vec<u8>) -> Option<Known> {
-    let map = relation(MAP)?;
-    let [config, assignment, fence] = [relation(c"config")?, relation(c"assignment")?, relation(c"fence")?];
-    RELATION.store(map.to_u32(), Ordering::Relaxed);
+    RELATION.store(relation(MAP)?.to_u32(), Ordering::Relaxed);
     // If an error ends this, nothing is known.
     KNOWS.store(READING, Ordering::Relaxed);
+    let known = load(here)?;
+    for (shards, bits) in (0..).step_by(64).zip(&AWAY) {
+        let away = (0..64).filter(|n| !known.placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
+        bits.store(away, Ordering::Relaxed);
+    }
+    LAYOUT.store(known.layout.map_or(0, Layout::hash64), Ordering::Relaxed);
+    let state = if known.placement.is_complete() { ALL_HERE } else { SOME_AWAY };
+    // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one: a fence
+    // locks the sequences of its shard, and `nextval` has locked this one.
+    let _ = KNOWS.compare_exchange(READING, state, Ordering::Relaxed, Ordering::Relaxed);
+    Some(known)
+}
 
+/// What the tables say now.
+fn load(here: Vec<u8>) -> Option<Known> {
+    let [map, config] = [relation(MAP)?, relation(c"config")?];
+    let [assignment, fence] = [relation(c"assignment")?, relation(c"fence")?];
     let version = rows(map, |row| row.bigint(1)).first().copied().flatten().unwrap_or(0);
     let config = rows(config, |row| Some((row.integer(1)?, row.name(2)?, row.layout(3)?)));
     let (shards, prefix, layout) = config.into_iter().flatten().next().map_or_else(
@@ -152,16 +198,6 @@ fn read(here: Vec<u8>) -> Option<Known> {
         assignments.into_iter().flatten().collect(),
         fences.into_iter().flatten().collect(),
     );
-
-    for (shards, bits) in (0..).step_by(64).zip(&AWAY) {
-        let away = (0..64).filter(|n| !placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
-        bits.store(away, Ordering::Relaxed);
-    }
-    LAYOUT.store(layout.map_or(0, Layout::hash64), Ordering::Relaxed);
-    let knows = if placement.is_complete() { ALL_HERE } else { SOME_AWAY };
-    // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one: a fence
-    // locks the sequences of its shard, and `nextval` has locked this one.
-    let _ = KNOWS.compare_exchange(READING, knows, Ordering::Relaxed, Ordering::Relaxed);
     Some(Known { layout, prefix, placement })
 }
 

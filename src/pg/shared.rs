@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::pg_sys;
 
 use super::clock::ServerClock;
+use crate::id::WriterSlot;
 use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
 use crate::settings;
 
@@ -17,7 +18,7 @@ use crate::settings;
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
 /// Changes when the meaning of the region's bytes does.
-const ABI: u64 = 5;
+const ABI: u64 = 6;
 
 /// The same in every version of the library, so that each finds the region and can read its header.
 const SIZE: usize = (8 << 20) + (64 << 10);
@@ -36,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) seed: u64,
     /// The name of this server's node, with zeroes after it.
     node: [u8; NAME_SIZE],
+    /// This server's slot among those that mint for the same shards, if what is set is one.
+    writer: WriterSlot,
+    has_writer: bool,
     /// On a cache line of its own: it is written every millisecond.
     pub(crate) time: CacheLine<SharedTime>,
     pub(crate) stats: CacheLine<Stats>,
@@ -49,6 +53,17 @@ impl Shared {
     /// The name of this server's node, as it was set when the server started; empty if it was not.
     pub(crate) fn node(&self) -> &[u8] {
         self.node.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
+    /// The writer slot of this server, as it was set when the server started. Nothing is minted unless it is the one that
+    /// the database has taken.
+    pub(crate) fn writer(&self) -> WriterSlot {
+        self.writer
+    }
+
+    /// The same, if what was set is one.
+    pub(crate) fn writer_slot(&self) -> Option<WriterSlot> {
+        self.has_writer.then_some(self.writer)
     }
 }
 
@@ -94,6 +109,20 @@ pub(crate) fn this_node() -> Result<Vec<u8>, Unavailable> {
     }
 }
 
+/// The writer slot of this server, `None` if what is set is none: the one in force or, where nothing can be minted, the one
+/// that is set.
+///
+/// # Errors
+/// [`Unavailable::OtherVersion`].
+pub(crate) fn writer_slot() -> Result<Option<WriterSlot>, Unavailable> {
+    match attach() {
+        Ok(server) => Ok(server.writer_slot()),
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        Err(Unavailable::NotPreloaded) => Ok(settings::writer_slot().parse().ok()),
+        Err(other) => Err(other),
+    }
+}
+
 fn find() -> Result<*mut Shared, Unavailable> {
     let region = locate()?;
     // SAFETY: `locate` returned a region of SIZE bytes that `create` of some version has finished; the
@@ -124,6 +153,9 @@ unsafe fn create(region: *mut Shared) {
         let node = settings::node();
         let length = node.len().min(NAME_SIZE - 1);
         ptr::copy_nonoverlapping(node.as_ptr(), (*region).node.as_mut_ptr(), length);
+        let writer = settings::writer_slot().parse();
+        (*region).has_writer = writer.is_ok();
+        (*region).writer = writer.unwrap_or(WriterSlot::ALONE);
         (*region).abi = ABI;
         (*region).magic = MAGIC;
     }

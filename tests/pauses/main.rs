@@ -22,8 +22,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, PRELOAD};
-use fault::libfaketime;
+use cluster::{Cluster, PRELOAD, clock_ahead};
 use minters::{AHEAD_MS, Given, Minters};
 
 const MINTER: [&str; 3] = ["after nextval", "before the clock", "claimed"];
@@ -99,7 +98,7 @@ fn others(cluster: &Cluster, time: Duration) -> Given {
 /// Dies, and comes back five minutes behind.
 fn die(cluster: &mut Cluster) {
     cluster.stop_immediately();
-    cluster.environment = vec![format!("LD_PRELOAD={}", libfaketime().display()), "FAKETIME=-300".into()];
+    cluster.environment = clock_ahead(-300);
     cluster.up();
 }
 

@@ -10,3 +10,4 @@ mod placement;
 mod properties;
 mod published;
 mod texts;
+mod writers;

@@ -195,6 +195,20 @@ impl Drop for Cluster {
     }
 }
 
+/// The library by which a server has a clock of its own.
+pub fn libfaketime() -> PathBuf {
+    let found = std::fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok).find_map(|directory| {
+        let path = directory.path().join("faketime/libfaketime.so.1");
+        path.exists().then_some(path)
+    });
+    found.expect("libfaketime is installed; `make test` does that on Debian")
+}
+
+/// The environment of a server whose clock is ahead by so many seconds.
+pub fn clock_ahead(seconds: i32) -> Vec<String> {
+    vec![format!("LD_PRELOAD={}", libfaketime().display()), format!("FAKETIME={seconds:+}")]
+}
+
 /// The directory of the checkout.
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

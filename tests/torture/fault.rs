@@ -1,12 +1,11 @@
 //! What the faults share: a clock that can be set, chance that can be repeated, and how long to go on.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::chance::Chance;
-use crate::cluster::{Cluster, PRELOAD};
+use crate::cluster::{Cluster, PRELOAD, libfaketime};
 
 /// How many times as long as `make test` does it: `TORTURE`, 1 by default.
 pub fn times() -> u64 {
@@ -30,14 +29,6 @@ pub fn now_ms() -> i64 {
 pub fn quiet() -> MutexGuard<'static, ()> {
     static QUIET: Mutex<()> = Mutex::new(());
     QUIET.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub fn libfaketime() -> PathBuf {
-    let found = fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok).find_map(|directory| {
-        let path = directory.path().join("faketime/libfaketime.so.1");
-        path.exists().then_some(path)
-    });
-    found.expect("libfaketime is installed; `make test` does that on Debian")
 }
 
 /// libfaketime reads its file in ways that must not be interrupted by a handler that reads the clock, too: no

@@ -1,0 +1,246 @@
+-- What routes by the map, and whether the servers agree on it.
+
+-- The parameters of a connection string of libpq: of pairs, or of a URI.
+CREATE FUNCTION insta_ids.dsn_parameters(dsn text) RETURNS TABLE (keyword text, value text)
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    uri CONSTANT text[] := regexp_match(dsn, '^postgres(?:ql)?://(?:([^/@]*)@)?([^/?]*)(?:/([^?]*))?(?:\?(.*))?$');
+    hosts text[];
+    ports text[];
+BEGIN
+    IF uri IS NULL THEN
+        RETURN QUERY
+        SELECT p[1], regexp_replace(coalesce(p[2], p[3]), '\\(.)', '\1', 'g')
+        FROM regexp_matches(dsn, '([a-z_]+)\s*=\s*(?:''((?:[^''\\]|\\.)*)''|((?:[^\s''\\]|\\.)*))', 'g') p;
+        RETURN;
+    END IF;
+    SELECT array_agg(trim(BOTH '[]' FROM h[1])), array_agg(coalesce(h[2], '')) INTO hosts, ports
+    FROM regexp_split_to_table(uri[2], ',') host, regexp_match(host, '^(\[[^]]*\]|[^:]*)(?::(\d*))?$') h;
+    RETURN QUERY
+    SELECT p.keyword, insta_ids.percent_decoded(p.value)
+    FROM (
+        VALUES ('user', uri[1]), ('host', array_to_string(hosts, ',')),
+            ('port', CASE WHEN ports <> array_fill(''::text, ARRAY[cardinality(ports)]) THEN array_to_string(ports, ',') END),
+            ('dbname', uri[3])
+        UNION ALL
+        SELECT split_part(parameter, '=', 1), substr(parameter, strpos(parameter, '=') + 1)
+        FROM regexp_split_to_table(uri[4], '&') parameter
+    ) p (keyword, value)
+    WHERE p.value <> '';
+END
+$$;
+
+CREATE FUNCTION insta_ids.percent_decoded(encoded text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.convert_from(pg_catalog.decode(pg_catalog.string_agg(
+        CASE WHEN p.part[1] IS NULL THEN pg_catalog.encode(pg_catalog.convert_to(p.part[2], 'UTF8'), 'hex') ELSE p.part[1] END,
+        '' ORDER BY p.place), 'hex'), 'UTF8')
+    FROM pg_catalog.regexp_matches(encoded, '%([0-9A-Fa-f]{2})|(.)', 'g') WITH ORDINALITY p (part, place);
+END;
+
+-- Whether the servers agree
+
+-- Asks every node of the map, also this one.
+CREATE FUNCTION insta_ids.check_nodes() RETURNS SETOF insta_ids.finding
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    question CONSTANT text := 'SELECT jsonb_build_object(''node'', insta_ids.this_node(), ''map'', insta_ids.shard_map() - ''moving'','
+        || ' ''writer_slot'', insta_ids.writer_slot())';
+    node name;
+    answer jsonb;
+    answers jsonb := '{}';
+    reason text;
+    newest bigint;
+    newest_on text;
+BEGIN
+    PERFORM insta_ids.dblink_schema();
+    FOR node IN SELECT n.node FROM insta_ids.node n ORDER BY n.ord LOOP
+        BEGIN
+            PERFORM insta_ids.connect_node(node);
+            answer := insta_ids.ask_node(question);
+            PERFORM insta_ids.disconnect_node();
+            answers := answers || jsonb_build_object(node, answer);
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
+            RETURN NEXT ROW('error', 'no_answer', quote_ident(node),
+                format('%s: %s', SQLERRM, trim(reason)),
+                'If the server is gone for good, promote its standby under the same name, and say where that is:'
+                    || format(' SELECT insta_ids.add_node(%L, ...)', node))::insta_ids.finding;
+        END;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT 'error', 'other_node', quote_ident(a.key),
+           format('The server that its connection string leads to is %s.', coalesce(format('node "%s"', a.value ->> 'node'), 'no node')),
+           'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.'
+    FROM jsonb_each(answers) a WHERE a.value ->> 'node' IS DISTINCT FROM a.key ORDER BY a.key;
+
+    SELECT (a.value #>> '{map,version}')::bigint, a.key INTO newest, newest_on
+    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
+    RETURN QUERY
+    SELECT CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
+           CASE v.version WHEN newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
+           format('Its map has version %s, and version %s on node "%s".', v.version, newest, newest_on)
+               || CASE v.version WHEN newest THEN ' They differ.' ELSE '' END,
+           CASE v.version WHEN newest
+               THEN 'Assign on one of them what the other has, and apply that map on the other by insta_ids.apply_map().'
+               ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
+    FROM jsonb_each(answers) a
+    CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v
+    WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
+    ORDER BY a.key;
+
+    -- Where none of the two has one, each shard is minted for on one server.
+    RETURN QUERY
+    SELECT 'error', 'same_writer_slot', quote_ident(a.key),
+           format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',
+               a.value ->> 'writer_slot', b.key, b.value ->> 'writer_slot'),
+           'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
+               || 'SELECT insta_ids.take_writer_slot(...)'
+    FROM jsonb_each(answers) a
+    JOIN jsonb_each(answers) b ON a.key < b.key
+    WHERE insta_ids.slots_meet(insta_ids.slot_of(a.value ->> 'writer_slot'), insta_ids.slot_of(b.value ->> 'writer_slot'))
+        AND (a.value ->> 'writer_slot', b.value ->> 'writer_slot') <> ('0/1', '0/1')
+    ORDER BY a.key, b.key;
+END
+$$;
+
+-- PL/Proxy
+
+-- How it connects to each shard's server, in their order: as the role that asks, not as who moves shards. A shard on no node
+-- is said to be on the first: that refuses it, and says why.
+CREATE FUNCTION insta_ids.plproxy_partitions() RETURNS SETOF text
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    WITH target AS (
+        SELECT n.node, n.ord, (
+            SELECT pg_catalog.string_agg(
+                pg_catalog.format('%s=''%s''', p.keyword, pg_catalog.regexp_replace(p.value, '([''\\])', '\\\1', 'g')), ' ')
+            FROM insta_ids.dsn_parameters(n.dsn) p WHERE p.keyword <> 'user') AS dsn
+        FROM insta_ids.node n
+    )
+    SELECT t.dsn
+    FROM pg_catalog.generate_series(0, (SELECT c.shards - 1 FROM insta_ids.config c)) s (shard)
+    LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
+    JOIN target t ON t.node = coalesce(a.node, (SELECT n.node FROM insta_ids.node n ORDER BY n.ord LIMIT 1))
+    ORDER BY s.shard;
+END;
+
+CREATE FUNCTION insta_ids.install_plproxy(cluster text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    made CONSTANT text := 'made by insta_ids.install_plproxy()';
+    other regprocedure;
+BEGIN
+    PERFORM insta_ids.configured();
+    IF NOT EXISTS (SELECT FROM pg_language l WHERE l.lanname = 'plproxy') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'extension "plproxy" is not installed in this database',
+            HINT = 'CREATE EXTENSION plproxy';
+    END IF;
+    SELECT p.oid INTO other
+    FROM pg_proc p
+    WHERE p.pronamespace = to_regnamespace('plproxy')
+        AND p.proname IN ('get_cluster_version', 'get_cluster_partitions', 'get_cluster_config')
+        AND obj_description(p.oid, 'pg_proc') IS DISTINCT FROM made
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_function',
+            MESSAGE = format('function %s exists already', other),
+            DETAIL = 'It says what other clusters are.',
+            HINT = 'Let it return what insta_ids.map and insta_ids.plproxy_partitions() have for this cluster.';
+    END IF;
+    IF to_regnamespace('plproxy') IS NULL THEN
+        CREATE SCHEMA plproxy;
+        GRANT USAGE ON SCHEMA plproxy TO PUBLIC;
+    END IF;
+    -- Of another cluster they return nothing, which PL/Proxy reports.
+    EXECUTE format($f$
+        CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer
+            STABLE LANGUAGE sql
+            RETURN (SELECT coalesce(max(m.version), 0)::integer FROM insta_ids.map m HAVING cluster_name = %1$L);
+        CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text
+            STABLE LANGUAGE sql
+            BEGIN ATOMIC SELECT p FROM insta_ids.plproxy_partitions() p WHERE cluster_name = %1$L; END;
+        CREATE OR REPLACE FUNCTION plproxy.get_cluster_config(cluster_name text, OUT key text, OUT val text) RETURNS SETOF record
+            STABLE LANGUAGE sql
+            BEGIN ATOMIC SELECT 'modular_mapping', '1' WHERE cluster_name = %1$L; END;
+        COMMENT ON FUNCTION plproxy.get_cluster_version(text) IS %2$L;
+        COMMENT ON FUNCTION plproxy.get_cluster_partitions(text) IS %2$L;
+        COMMENT ON FUNCTION plproxy.get_cluster_config(text) IS %2$L;
+    $f$, cluster, made);
+END
+$$;
+
+-- PgDog
+
+-- A node's lines are its server's; a schema's lead there. JSON's strings are TOML's.
+CREATE FUNCTION insta_ids.export_pgdog(database text, id_columns text[] DEFAULT '{}', key_columns text[] DEFAULT '{}')
+    RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config CONSTANT insta_ids.config := insta_ids.configured();
+    nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids.node n ORDER BY n.ord);
+    lookup CONSTANT text :=
+        'SELECT n.ord FROM insta_ids.assignment a JOIN insta_ids.node n ON n.node = a.node WHERE %s BETWEEN a.first AND a.last';
+    next record;
+    entries text[];
+BEGIN
+    IF (SELECT count(*) <> max(n.ord) + 1 FROM insta_ids.node n) OR nodes = '{}' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'nodes are not numbered from 0 without a gap',
+            DETAIL = 'PgDog numbers its servers like that.',
+            HINT = 'Give them other numbers: insta_ids.add_node(node, dsn, ord).';
+    END IF;
+    entries := ARRAY[format('# Version %s of the map of insta_ids.', (SELECT coalesce(max(m.version), 0) FROM insta_ids.map m))];
+    FOR next IN
+        SELECT n.node, n.ord, jsonb_object_agg(p.keyword, p.value) FILTER (WHERE p.keyword IS NOT NULL) AS parameters
+        FROM insta_ids.node n LEFT JOIN LATERAL insta_ids.dsn_parameters(n.dsn) p ON true
+        GROUP BY n.node, n.ord ORDER BY n.ord
+    LOOP
+        IF coalesce(next.parameters ->> 'host', ',') ~ '[,/]' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('connection string of node "%s" does not name one host', next.node),
+                DETAIL = 'PgDog connects to one host by TCP, and reads no service file.';
+        END IF;
+        entries := entries || concat_ws(E'\n', '[[databases]]',
+            format('name = %s', to_json(database)),
+            format('host = %s', next.parameters -> 'host'),
+            'port = ' || (next.parameters ->> 'port'),
+            'database_name = ' || (next.parameters -> 'dbname')::text,
+            format('shard = %s', next.ord));
+    END LOOP;
+    IF id_columns || key_columns = '{}' THEN
+        entries := entries || ARRAY(
+            SELECT concat_ws(E'\n', '[[sharded_schemas]]', format('database = %s', to_json(database)),
+                format('name = %s', to_json(insta_ids.schema_of(s))), format('shard = %s', n.ord))
+            FROM insta_ids.assignment a
+            JOIN insta_ids.node n ON n.node = a.node
+            CROSS JOIN generate_series(a.first, a.last) s
+            ORDER BY s);
+    ELSE
+        entries := entries || ARRAY(
+            SELECT concat_ws(E'\n', '[[sharded_tables]]', format('database = %s', to_json(database)),
+                format('column = %s', to_json(l.name)), 'data_type = "bigint"',
+                format('lookup_query = %s', to_json(format(lookup, l.shard))), 'lookup_result = "shard"')
+            FROM (
+                SELECT i.name, format('@extschema@.id_shard($1%s)', insta_ids.layout_argument(config.layout)), i.place
+                FROM unnest(id_columns) WITH ORDINALITY i (name, place)
+                UNION ALL
+                SELECT k.name, 'insta_ids.shard_of($1)', cardinality(id_columns) + k.place
+                FROM unnest(key_columns) WITH ORDINALITY k (name, place)
+            ) l (name, shard, place)
+            ORDER BY l.place);
+    END IF;
+    RETURN array_to_string(entries, E'\n\n') || E'\n';
+END
+$$;

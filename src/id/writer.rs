@@ -1,0 +1,80 @@
+//! Writer slots: which residues of a sequence are whose, where several servers mint for one shard.
+//!
+//! Each of n servers leaves out what is the others': of the values of its own sequence, the one with slot i/n makes
+//! `value * n + i`, modulo the layout's residues. So their ids differ, whatever their sequences and clocks do, and each
+//! has an n-th of the ids per unit of time.
+//!
+//! # References
+//! Flickr's ticket servers, one odd and one even: "Ticket Servers: Distributed Unique Primary Keys on the Cheap", 2010.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Error, Layout, Seq};
+
+/// The slot of a server among those that mint for the same shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct WriterSlot {
+    number: u32,
+    /// The binary logarithm of how many slots there are.
+    bits: u32,
+}
+
+/// A text that is no writer slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotASlot;
+
+impl WriterSlot {
+    /// The one of a server that mints for its shards alone: all residues.
+    pub const ALONE: Self = Self { number: 0, bits: 0 };
+
+    /// The slot of this number, from 0, of so many: a power of two up to 2^31.
+    #[must_use]
+    pub const fn new(number: u32, slots: u32) -> Option<Self> {
+        if slots.is_power_of_two() && number < slots {
+            Some(Self { number, bits: slots.trailing_zeros() })
+        } else {
+            None
+        }
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub const fn slots(self) -> u32 {
+        1 << self.bits
+    }
+}
+
+impl Layout {
+    /// The field that a sequence's value leaves in an id of this writer; of the only one, what [`Layout::seq`] says.
+    ///
+    /// # Errors
+    /// As [`Layout::seq`], and [`Error::TooManyWriters`] where there are more slots than residues (SQLSTATE 55000).
+    #[inline]
+    pub fn seq_of_writer(self, value: i64, writer: WriterSlot) -> Result<Seq, Error> {
+        let seq = self.seq(value)?;
+        if writer.bits > self.fields().seq_bits {
+            return Err(Error::TooManyWriters { writer, residues: self.residues() });
+        }
+        Ok(Seq((seq.0 << writer.bits | writer.number) & (self.residues() - 1)))
+    }
+}
+
+/// As in the setting: `1/2`, of slots 0 and 1.
+impl FromStr for WriterSlot {
+    type Err = NotASlot;
+
+    fn from_str(text: &str) -> Result<Self, NotASlot> {
+        let (number, slots) = text.split_once('/').ok_or(NotASlot)?;
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let [number, slots] = [number, slots].map(|text| text.parse().ok().filter(|_| digits(text)));
+        number.zip(slots).and_then(|(number, slots)| Self::new(number, slots)).ok_or(NotASlot)
+    }
+}
+
+impl fmt::Display for WriterSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.slots())
+    }
+}

@@ -1,0 +1,400 @@
+//! Engines that route by the map, as docs/engines.md has them.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+use postgres::error::SqlState;
+
+use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, ids, pg_config, refused, texts, within};
+use crate::docs::blocks;
+use crate::pair::{Pair, settings, shard_map};
+
+const DOCUMENT: &str = "docs/engines.md";
+
+const USERS: &str = "SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD user_id bigint')";
+
+/// Shards 0 and 1 on node `a`, 2 and 3 on node `b`.
+fn two_nodes(name: &str) -> Pair {
+    let pair = Pair::start(name);
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("SELECT insta_ids.drop_shard(2), insta_ids.drop_shard(3)").unwrap();
+    a.batch_execute("SELECT insta_ids.assign(2, 3, 'b')").unwrap();
+    a.batch_execute(USERS).unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    b.batch_execute(crate::pair::MIGRATION).unwrap();
+    b.batch_execute(USERS).unwrap();
+    b.batch_execute("CALL insta_ids.create_shards(2, 3)").unwrap();
+    pair
+}
+
+/// Whether this PostgreSQL has the extension; else it says so.
+fn has(extension: &str) -> bool {
+    let control = format!("{}/extension/{extension}.control", pg_config("--sharedir"));
+    let has = fs::exists(control).unwrap();
+    if !has {
+        eprintln!("SKIPPED: this PostgreSQL has no {extension}");
+    }
+    has
+}
+
+#[test]
+#[cfg_attr(any(feature = "pg16", feature = "pg18"), ignore = "there is no PL/Proxy for this PostgreSQL here")]
+fn plproxy() {
+    if !has("plproxy") {
+        return;
+    }
+    let pair = two_nodes("plproxy");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let router = Cluster::bare("plproxy_router", &[PRELOAD]);
+    let map = blocks(DOCUMENT, "sql plproxy-map").concat();
+    router
+        .connect()
+        .batch_execute(&map.replace(":'map'", &format!("$map${}$map$", shard_map(&mut a))))
+        .unwrap();
+    for node in [&mut a, &mut b] {
+        node.batch_execute(&blocks(DOCUMENT, "sql plproxy-node").concat()).unwrap();
+    }
+    // Whoever calls is who connects, not who moves shards.
+    for node in [&mut a, &mut b, &mut router.connect()] {
+        node.batch_execute(
+            "CREATE ROLE app LOGIN;
+             DO $$ BEGIN
+                 EXECUTE (SELECT string_agg(format('GRANT USAGE ON SCHEMA %1$I TO app; GRANT ALL ON ALL TABLES IN SCHEMA %1$I TO app;'
+                              || ' GRANT ALL ON ALL SEQUENCES IN SCHEMA %1$I TO app', schema), '; ')
+                          FROM insta_ids.shards WHERE tables > 0);
+             EXCEPTION WHEN null_value_not_allowed THEN NULL;
+             END $$",
+        )
+        .unwrap();
+    }
+    router.connect().batch_execute(&blocks(DOCUMENT, "sql plproxy-router").concat()).unwrap();
+    let mut client = router.config().user("app").connect(postgres::NoTls).unwrap();
+    let mut add =
+        |user: i64| client.query_one("SELECT add_photo($1)", &[&user]).map(|row| row.get::<_, i64>(0));
+    let by_key: Vec<_> =
+        (0..64).filter(|user| user % 64 < 4).map(|user| (user, add(user).unwrap())).collect();
+    for &(user, id) in &by_key {
+        assert_eq!(id >> 10 & 8191, user);
+        let on = if user < 2 { &mut a } else { &mut b };
+        assert_eq!(count(on, &format!("SELECT user_id FROM insta{user}.photos WHERE id = {id}")), user);
+        assert_eq!(count(&mut client, &format!("SELECT user_of_photo({id})")), user);
+    }
+
+    // After a move, the map is old here until the new one is applied; the same session then goes to the other server.
+    if pair.have_dblink() {
+        let (user, id) = by_key[1];
+        pair.b.connect().batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
+        let stale = refused(&mut client, &format!("SELECT add_photo({user})"));
+        assert_eq!(stale.code(), &SqlState::UNDEFINED_TABLE);
+        a.batch_execute("SELECT insta_ids.fence(0)").unwrap();
+        assert_eq!(refused(&mut client, "SELECT add_photo(0)").code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
+        a.batch_execute("SELECT insta_ids.unfence(0)").unwrap();
+        router
+            .connect()
+            .execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut b)])
+            .unwrap();
+        b.batch_execute(
+            "GRANT USAGE ON SCHEMA insta1 TO app; GRANT ALL ON ALL TABLES IN SCHEMA insta1 TO app",
+        )
+        .unwrap();
+        assert_eq!(count(&mut client, &format!("SELECT user_of_photo({id})")), user);
+    }
+
+    // Functions of other clusters are not written over; a second call changes nothing.
+    let mut owner = router.connect();
+    owner.batch_execute("SELECT insta_ids.install_plproxy('insta')").unwrap();
+    let unknown = "CREATE FUNCTION other(int) RETURNS int LANGUAGE plproxy AS $$ CLUSTER 'other'; RUN ON $1; $$; SELECT other(1)";
+    let unknown = refused(&mut owner, unknown);
+    assert!(unknown.message().contains("got NULL"), "{}", unknown.message());
+    owner.batch_execute("DROP EXTENSION insta_ids CASCADE; CREATE EXTENSION insta_ids").unwrap();
+    owner.batch_execute("SELECT insta_ids.init(4)").unwrap();
+    let foreign = "CREATE FUNCTION plproxy.get_cluster_version(text) RETURNS integer RETURN 1";
+    owner.batch_execute(foreign).unwrap();
+    assert_eq!(
+        refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')").code(),
+        &SqlState::DUPLICATE_FUNCTION
+    );
+    owner.batch_execute("DROP SCHEMA plproxy CASCADE; DROP EXTENSION plproxy CASCADE").unwrap();
+    let missing = refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')");
+    assert_eq!(missing.hint(), Some("CREATE EXTENSION plproxy"));
+}
+
+/// A map of names that need quoting, in all that is made of it.
+fn quoted(name: &str) -> (Cluster, Client) {
+    let cluster = Cluster::bare(name, &[PRELOAD]);
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            r#"CREATE EXTENSION insta_ids; SELECT insta_ids.init(4, 'In"st''a\_');
+               SELECT insta_ids.add_node('No"de''a', 'postgresql://mover@db-a.example:5433/my%20app?sslmode=require');
+               SELECT insta_ids.add_node('b', E'host=db-b.example dbname=\'a\\\'b\' user = mover');
+               SELECT insta_ids.assign(0, 1, 'No"de''a'), insta_ids.assign(2, 2, 'b')"#,
+        )
+        .unwrap();
+    (cluster, client)
+}
+
+#[test]
+fn pgdog() {
+    let (_cluster, mut client) = quoted("pgdog");
+    for (arguments, file) in [("", "schemas"), (", '{id,photo_id}', ARRAY['user \"id\"']", "lookups")] {
+        let exported =
+            texts(&mut client, &format!("SELECT insta_ids.export_pgdog('my \"app\"'{arguments})")).remove(0);
+        let golden = checkout().join(format!("tests/vectors/pgdog-{file}.toml"));
+        assert_eq!(exported, fs::read_to_string(&golden).unwrap(), "{}", golden.display());
+    }
+    // What the lookups ask is answered by the map.
+    let lookups = fs::read_to_string(checkout().join("tests/vectors/pgdog-lookups.toml")).unwrap();
+    for line in lookups.lines().filter_map(|line| line.strip_prefix("lookup_query = ")) {
+        let query: String =
+            texts(&mut client, &format!("SELECT $json${line}$json$::json #>> '{{}}'")).remove(0);
+        let server = |client: &mut Client, key: i64| {
+            client
+                .query_opt(&query.replace("$1", "$1::bigint"), &[&key])
+                .unwrap()
+                .map(|row| row.get::<_, i32>(0))
+        };
+        let of = |shard: i64| if query.contains("id_shard") { shard << 10 } else { shard };
+        assert_eq!(
+            [0, 1, 2, 3].map(|shard| server(&mut client, of(shard))),
+            [Some(0), Some(0), Some(1), None]
+        );
+    }
+
+    let export = "SELECT insta_ids.export_pgdog('app')";
+    for (dsn, ord, message) in [
+        ("service=b", 1, "connection string of node \"b\" does not name one host"),
+        ("host=x,y", 1, "connection string of node \"b\" does not name one host"),
+        ("host=/tmp", 1, "connection string of node \"b\" does not name one host"),
+        ("host=x", 2, "nodes are not numbered from 0 without a gap"),
+    ] {
+        client.execute("SELECT insta_ids.add_node('b', $1, $2)", &[&dsn, &ord]).unwrap();
+        assert_eq!(refused(&mut client, export).message(), message, "{dsn}");
+    }
+}
+
+#[test]
+fn connection_strings() {
+    let (_cluster, mut client) = quoted("dsn");
+    let partitions = texts(&mut client, "SELECT insta_ids.plproxy_partitions()");
+    let a = "host='db-a.example' port='5433' dbname='my app' sslmode='require'";
+    let b = r"host='db-b.example' dbname='a\'b'";
+    // The last is on no node.
+    assert_eq!(partitions, [a, a, b, a]);
+    for (dsn, parameters) in [
+        ("", ""),
+        (
+            r"host = a user='x y'  application_name='a\\\'b' port=5",
+            r"host:a user:x y application_name:a\'b port:5",
+        ),
+        ("postgres:///db", "dbname:db"),
+        ("postgresql://h", "host:h"),
+        (
+            "postgresql://u%40x@[::1]:5432,h:77/d%20b?connect_timeout=3&application_name=%C3%A4",
+            "user:u@x host:::1,h port:5432,77 dbname:d b connect_timeout:3 application_name:ä",
+        ),
+        ("postgresql:///d?host=/tmp&port=6", "dbname:d host:/tmp port:6"),
+    ] {
+        let parts =
+            "SELECT coalesce(string_agg(keyword || ':' || value, ' '), '') FROM insta_ids.dsn_parameters($1)";
+        assert_eq!(client.query_one(parts, &[&dsn]).unwrap().get::<_, &str>(0), parameters, "{dsn}");
+    }
+}
+
+#[test]
+fn postgres_fdw() {
+    let pair = two_nodes("fdw");
+    if !has("postgres_fdw") {
+        return;
+    }
+    let router = Cluster::bare("fdw_router", &[]);
+    let mut client = router.connect();
+    let mut recipe = blocks(DOCUMENT, "sql fdw").concat();
+    for (address, node) in [("10.0.0.1", &pair.a), ("10.0.0.2", &pair.b)] {
+        recipe = recipe.replace(address, &node.socket.display().to_string());
+    }
+    client.batch_execute(&recipe.replace("dbname 'app'", "dbname 'postgres'")).unwrap();
+    for (node, shard) in [(&pair.a, 1), (&pair.b, 2)] {
+        let mut node = node.connect();
+        node.batch_execute(&format!(
+            "CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA insta{shard} TO reader;
+             GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA insta{shard} TO reader;
+             INSERT INTO insta{shard}.photos (user_id) SELECT {shard} FROM generate_series(1, 100)"
+        ))
+        .unwrap();
+    }
+    client.batch_execute(&blocks(DOCUMENT, "sql fdw-shards").concat()).unwrap();
+    let of_each = "SELECT format('%s %s %s', shard, count(*), count(DISTINCT id)) FROM photos GROUP BY shard ORDER BY shard";
+    assert_eq!(texts(&mut client, of_each), ["1 100 100", "2 100 100"]);
+    let plan = texts(&mut client, "EXPLAIN (VERBOSE, COSTS OFF) SELECT * FROM photos WHERE shard = 2");
+    assert!(!plan.iter().any(|line| line.contains("insta1")), "{plan:?}");
+    let plan = texts(&mut client, "EXPLAIN (COSTS OFF) SELECT * FROM photos");
+    assert!(plan.iter().any(|line| line.contains("Async Foreign Scan")), "{plan:?}");
+    assert_eq!(
+        refused(&mut client, "INSERT INTO insta2.photos (user_id) VALUES (1)").code(),
+        &SqlState::NOT_NULL_VIOLATION
+    );
+    // After a move, not the rows that were left behind.
+    if pair.have_dblink() {
+        pair.b.connect().batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
+        assert_eq!(refused(&mut client, "SELECT * FROM photos").code(), &SqlState::UNDEFINED_TABLE);
+    }
+}
+
+/// All nodes of Citus mint for one shard, each by a slot of its own. Where there is no Citus, `writers::apart` stands in for
+/// it: two servers with sequences of their own, and one shard.
+#[test]
+fn citus() {
+    if !has("citus") {
+        return;
+    }
+    let nodes: Vec<_> = (0..3)
+        .map(|node| {
+            let slot = format!("insta_ids.writer_slot = '{node}/4'");
+            let preload = "shared_preload_libraries = 'citus,insta_ids'";
+            let node = Cluster::bare(&format!("citus_{node}"), &[preload, &slot, "wal_level = logical"]);
+            node.connect().batch_execute("CREATE EXTENSION citus").unwrap();
+            node
+        })
+        .collect();
+    let mut coordinator = nodes[0].connect();
+    for (node, by) in nodes.iter().zip(["citus_set_coordinator_host", "citus_add_node", "citus_add_node"]) {
+        coordinator.batch_execute(&format!("SELECT {by}('{}', 5432)", node.socket.display())).unwrap();
+    }
+    let recipe = blocks(DOCUMENT, "sql citus").concat();
+    // Without a transaction around them, as psql sends them.
+    for statement in recipe.split_inclusive(";\n") {
+        coordinator.batch_execute(statement).unwrap();
+    }
+    let insert = "INSERT INTO insta5.photos (user_id) VALUES (1) RETURNING id";
+    let all: Vec<Vec<i64>> = thread::scope(|scope| {
+        let sessions: Vec<_> = nodes
+            .iter()
+            .flat_map(|node| [node, node])
+            .map(|node| {
+                scope.spawn(|| {
+                    let mut client = node.connect();
+                    (0..2000).map(|_| client.query_one(insert, &[]).unwrap().get(0)).collect::<Vec<i64>>()
+                })
+            })
+            .collect();
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
+    });
+    assert_eq!(duplicates(&all), 0);
+    assert_eq!(count(&mut coordinator, "SELECT count(*) FROM insta5.photos"), 12_000);
+    for (slot, of_session) in [0, 0, 1, 1, 2, 2].into_iter().zip(&all) {
+        assert!(of_session.iter().all(|id| id & 3 == slot), "of node {slot}");
+    }
+}
+
+/// Nodes that have other maps or names, or slots that meet, or are gone.
+#[test]
+fn nodes_agree() {
+    let mut pair = two_nodes("agree");
+    if !pair.have_dblink() {
+        return;
+    }
+    let found = |cluster: &Cluster| {
+        texts(
+            &mut cluster.connect(),
+            "SELECT concat_ws(' ', severity, code, object) FROM insta_ids.check_nodes() ORDER BY code, object",
+        )
+    };
+    assert_eq!(found(&pair.b), [""; 0]);
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("SELECT insta_ids.assign(60, 63, 'b')").unwrap();
+    assert_eq!(found(&pair.b), ["warning old_map b"]);
+    b.batch_execute("SELECT insta_ids.assign(61, 63, 'b')").unwrap();
+    assert_eq!(found(&pair.b), ["error other_map b"]);
+    a.batch_execute("SELECT insta_ids.assign(59, 63, 'b')").unwrap();
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    assert_eq!(found(&pair.b), [""; 0]);
+    // By hand, past all functions.
+    b.batch_execute("UPDATE insta_ids.assignment SET node = 'a' WHERE first >= 59").unwrap();
+    assert_eq!(found(&pair.b), ["warning old_map a"]);
+    b.batch_execute("SET session_replication_role = replica; UPDATE insta_ids.map SET version = version - 1")
+        .unwrap();
+    assert_eq!(found(&pair.b), ["error other_map b"]);
+
+    // Two of one name; then with slots.
+    pair.b.connect().batch_execute("ALTER SYSTEM SET insta_ids.node = 'a'").unwrap();
+    pair.b.stop();
+    pair.b.up();
+    assert_eq!(found(&pair.b), ["error other_map b", "error other_node b"]);
+    for (cluster, slot) in [(&pair.a, "1/2"), (&pair.b, "3/4")] {
+        let mut client = cluster.connect();
+        client.batch_execute("ALTER SYSTEM RESET insta_ids.node").unwrap();
+        client.batch_execute(&format!("ALTER SYSTEM SET insta_ids.writer_slot = '{slot}'")).unwrap();
+        drop(client);
+        cluster.stop();
+        cluster.up();
+    }
+    assert_eq!(found(&pair.b), ["error other_map b", "error same_writer_slot a"]);
+    pair.a.stop();
+    assert_eq!(found(&pair.b), ["error no_answer a"]);
+    pair.a.up();
+    pair.a.environment.clear();
+}
+
+/// Half of a server's shards go to its standby.
+#[test]
+fn half_a_server() {
+    let name = "half_a";
+    let settings = settings("a");
+    let a = Cluster::bare(name, &settings.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut primary = a.connect();
+    primary.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(4)").unwrap();
+    primary.batch_execute(crate::pair::MIGRATION).unwrap();
+    primary.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
+    primary.batch_execute("SELECT insta_ids.add_node('a', 'host=a'), insta_ids.assign(0, 3, 'a')").unwrap();
+
+    let c = Cluster::made("half_c", &["standby", name]);
+    let conf = c.socket.join("data/postgresql.conf");
+    let named = fs::read_to_string(&conf).unwrap().replace("insta_ids.node = 'a'", "insta_ids.node = 'c'");
+    fs::write(&conf, named).unwrap();
+    c.up();
+
+    let insert = |client: &mut Client, shard: i32| {
+        ids(
+            client,
+            &format!(
+                "WITH i AS (INSERT INTO insta{shard}.photos SELECT FROM generate_series(1, 1000) RETURNING id) SELECT id FROM i"
+            ),
+        )
+    };
+    let before: Vec<_> = (0..4).map(|shard| insert(&mut primary, shard)).collect();
+    for step in blocks("docs/servers.md", "sql split-primary") {
+        primary.batch_execute(&step).unwrap();
+    }
+    let fenced = texts(&mut primary, "SELECT pg_current_wal_lsn()::text").remove(0);
+    let replayed = format!("SELECT (pg_last_wal_replay_lsn() >= '{fenced}')::int::bigint");
+    within(Duration::from_secs(30), || count(&mut c.connect(), &replayed) == 1);
+    let mut standby = c.connect();
+    for statement in blocks("docs/servers.md", "sql split-standby").concat().split_inclusive(";\n") {
+        standby.batch_execute(statement).unwrap();
+    }
+
+    let mut all = before;
+    for shard in 0..4 {
+        let (here, there) =
+            if shard < 2 { (&mut primary, &mut standby) } else { (&mut standby, &mut primary) };
+        all.push(insert(here, shard));
+        for write in ["INSERT INTO insta{}.photos DEFAULT VALUES", "DELETE FROM insta{}.photos"] {
+            let refusal = refused(there, &write.replace("{}", &shard.to_string()));
+            assert_eq!(refusal.code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
+        }
+        assert_eq!(count(here, &format!("SELECT count(*) FROM insta{shard}.photos")), 2000);
+    }
+    assert_eq!(duplicates(&all), 0);
+    assert_eq!(shard_map(&mut primary), shard_map(&mut standby));
+    for client in [&mut primary, &mut standby] {
+        client.batch_execute(&blocks("docs/servers.md", "sql split-both").concat()).unwrap();
+        assert_eq!(texts(client, "SELECT concat_ws(' ', code, detail) FROM insta_ids.check()"), [""; 0]);
+    }
+    let left = "SELECT string_agg(shard || state, ' ' ORDER BY shard) FROM insta_ids.shards WHERE tables > 0";
+    assert_eq!(texts(&mut primary, left), ["0active 1active"]);
+    assert_eq!(texts(&mut standby, left), ["2active 3active"]);
+}
