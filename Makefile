@@ -1,14 +1,16 @@
 # make help lists what there is.
 # PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
-export PG PG_CONFIG MINUTES SEED BENCH PEER_SNOWFLAKE
+export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE
 MATRIX ?= 15 16 17 18
 
-.PHONY: help demo psql stop clean-demo test matrix torture broken install lint bench bench-compare
+.PHONY: help demo demo-servers psql stop clean-demo test matrix torture broken install lint bench bench-compare
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 demo: ## the tour, on a throw-away server under target/; installs what is missing
 	@scripts/demo
+demo-servers: ## three servers, six clients: shards move, a server dies; half a minute, or DURATION=seconds, SEED=n
+	@scripts/demo-servers
 psql: ## a shell on the demo's server
 	@scripts/demo psql
 stop: ## stop the demo's server
