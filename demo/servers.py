@@ -133,8 +133,8 @@ def move(times):
 
 def fail_over(times):
     """The server b is killed. Its standby becomes b, and the map says where it is."""
-    times["killed"] = time.monotonic()
     cluster("signal", "b", "KILL")
+    times["killed"] = time.monotonic()
     # Until somebody notices.
     time.sleep(DURATION / 24)
     cluster("promote", "standby")
