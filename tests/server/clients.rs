@@ -1,6 +1,7 @@
 //! Clients that speak the binary format.
 
 use std::error::Error;
+use std::fs;
 use std::process::Command;
 
 use bytes::BytesMut;
@@ -8,7 +9,9 @@ use postgres::error::SqlState;
 use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use crate::chance::Chance;
-use crate::cluster::{Cluster, checkout};
+use crate::cluster::{Cluster, checkout, has};
+use crate::docs::blocks;
+use crate::pair::Pair;
 
 /// A layout as its bytes, whether it is one or not.
 #[derive(Debug, PartialEq)]
@@ -103,4 +106,39 @@ fn other_encodings() {
         }
         client.batch_execute("SELECT 'twitter'::id_layout, shortcode_id('BQ0eAlwhDrw')").unwrap();
     }
+}
+
+/// The client that docs/clients.md shows, when servers refuse, change or end.
+#[test]
+fn one_that_routes() {
+    let pair = Pair::start("routes");
+    let dsn = format!("host={} user=postgres dbname=postgres", pair.a.socket.display());
+    let client = fs::read_to_string(checkout().join("demo/client.py")).unwrap();
+    let shown = &blocks("docs/clients.md", "python")[0];
+    assert!(
+        shown.lines().all(|line| client.contains(&format!("    {line}\n"))),
+        "not in demo/client.py: {shown}"
+    );
+    let run = Command::new("/usr/bin/python3")
+        .arg(checkout().join("tests/clients/fleet.py"))
+        .arg(dsn)
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+/// The tour of many servers, short: a move and a failover under clients.
+#[test]
+fn the_tour() {
+    if !has("dblink") {
+        return;
+    }
+    let run = Command::new("scripts/demo-servers")
+        .current_dir(checkout())
+        .envs([("DURATION", "6"), ("SEED", "1"), ("INSTALLED", "1")])
+        .output()
+        .unwrap();
+    let [told, said] = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    println!("{told}");
+    assert!(run.status.success(), "{told}{said}");
 }

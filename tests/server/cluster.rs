@@ -1,7 +1,7 @@
 //! Throw-away servers for the tests, and what the tests do with them.
 
 use std::collections::HashSet;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -219,6 +219,18 @@ pub fn pg_config(option: &str) -> String {
     let program = std::env::var("PG_CONFIG").expect("PG_CONFIG is set; `make test` does");
     let output = Command::new(program).arg(option).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Whether this PostgreSQL has the extension; says so if it has not.
+pub fn has(extension: &str) -> bool {
+    let here = Path::new(&pg_config("--sharedir")).join(format!("extension/{extension}.control")).exists();
+    if !here {
+        // Not by eprintln, which is shown only when a test fails.
+        std::io::stderr()
+            .write_all(format!("SKIPPED: this PostgreSQL has no {extension}\n").as_bytes())
+            .unwrap();
+    }
+    here
 }
 
 /// Whether this PostgreSQL gives out shared memory at server start only.

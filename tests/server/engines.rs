@@ -7,7 +7,7 @@ use std::time::Duration;
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, ids, pg_config, refused, texts, within};
+use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, has, ids, refused, texts, within};
 use crate::docs::blocks;
 use crate::pair::{Pair, settings, shard_map};
 
@@ -28,16 +28,6 @@ fn two_nodes(name: &str) -> Pair {
     b.batch_execute(USERS).unwrap();
     b.batch_execute("CALL insta_ids.create_shards(2, 3)").unwrap();
     pair
-}
-
-/// Whether this PostgreSQL has the extension; else it says so.
-fn has(extension: &str) -> bool {
-    let control = format!("{}/extension/{extension}.control", pg_config("--sharedir"));
-    let has = fs::exists(control).unwrap();
-    if !has {
-        eprintln!("SKIPPED: this PostgreSQL has no {extension}");
-    }
-    has
 }
 
 #[test]

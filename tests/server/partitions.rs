@@ -1,7 +1,6 @@
 //! Partitions by time, among other sessions, on other servers, and by the schedulers of others.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, count, pg_config, texts, within};
+use crate::cluster::{Cluster, PRELOAD, count, has, texts, within};
 use crate::docs::blocks;
 
 const DOCUMENT: &str = "docs/partitions.md";
@@ -351,16 +350,4 @@ fn by_pg_partman() {
         assert_eq!(count(&mut client, REST), 100, "{start}");
         assert_eq!(count(&mut client, COUNT), made, "{start}");
     }
-}
-
-/// Whether the server has this extension; says so if it has not.
-fn has(extension: &str) -> bool {
-    let here = Path::new(&pg_config("--sharedir")).join(format!("extension/{extension}.control")).exists();
-    if !here {
-        // Not by eprintln, which is shown only when a test fails.
-        std::io::stderr()
-            .write_all(format!("SKIPPED: this PostgreSQL has no {extension}\n").as_bytes())
-            .unwrap();
-    }
-    here
 }
