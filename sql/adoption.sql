@@ -283,8 +283,8 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT format('This server has writer slot %s, and the function has minted the ids of all.', insta_ids.writer_slot())
-    WHERE insta_ids.writer_slot() <> '0/1';
+    SELECT format('This server has a writer slot, %s, and the function has minted the ids of all.', s.slot)
+    FROM unnest(ARRAY[insta_ids.taken_slot(), insta_ids.writer_slot()]) s (slot) WHERE s.slot <> '0/1' LIMIT 1;
 
     -- Each shard has table_id_seq, next_id() and next_id(regclass).
     RETURN QUERY
@@ -522,9 +522,8 @@ DECLARE
         FROM insta_ids.native_defaults(schema) d
         WHERE d.reason IS NOT NULL OR d.shard <> check_release.shard
         UNION ALL
-        SELECT format('This server has writer slot %s, and the published function would mint the ids of all.',
-            insta_ids.writer_slot())
-        WHERE insta_ids.writer_slot() <> '0/1');
+        (SELECT format('This server has a writer slot, %s, and the published function would mint the ids of all.', s.slot)
+         FROM unnest(ARRAY[insta_ids.taken_slot(), insta_ids.writer_slot()]) s (slot) WHERE s.slot <> '0/1' LIMIT 1));
 BEGIN
     IF reasons <> '{}' THEN
         RAISE EXCEPTION USING

@@ -31,7 +31,7 @@ BEGIN
     RETURN QUERY
     SELECT 'error', 'misplaced_shard', quote_ident(s.schema),
            format('It is open to writers here, and the map has shard %s on %s.', s.shard,
-               coalesce(format('node "%s"', a.node), 'no node')),
+               coalesce('node "' || a.node || '"', 'no node')),
            format('If it is written to there: SELECT insta_ids.fence(%s)', s.shard)
     FROM insta_ids.shard_schema s
     LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
@@ -1064,11 +1064,14 @@ BEGIN
                 'Add insta_ids to "shared_preload_libraries" in postgresql.conf, and restart the server.')::insta_ids.finding;
     END;
 
-    RETURN QUERY
-    SELECT 'error', 'writer_slot', 'insta_ids.writer_slot',
-           format('No id can be minted here: the server has slot %s, and the database %s/%s.', insta_ids.writer_slot(), t.slot, t.slots),
-           'Take it: SELECT insta_ids.take_writer_slot(...)'
-    FROM insta_ids.taken_slot() t WHERE insta_ids.writer_slot() <> format('%s/%s', t.slot, t.slots);
+    BEGIN
+        PERFORM insta_ids.check_writer();
+    EXCEPTION
+        WHEN object_not_in_prerequisite_state THEN
+            RETURN NEXT ROW('error', 'writer_slot', 'insta_ids.writer_slot', format('No id can be minted here: %s.', SQLERRM),
+                'Set insta_ids.writer_slot in postgresql.conf, restart the server, and take it: SELECT insta_ids.take_writer_slot(...)'
+                )::insta_ids.finding;
+    END;
 
     RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint

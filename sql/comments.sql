@@ -499,7 +499,9 @@ COMMENT ON FUNCTION insta_ids.left_writer_slot(text) IS
     'time that ids of another writer slot, minted here before, have not reached';
 COMMENT ON FUNCTION insta_ids.slot_of(text) IS
     'a writer slot from its text';
-COMMENT ON FUNCTION insta_ids.slots_meet(insta_ids.writer, insta_ids.writer) IS
+COMMENT ON FUNCTION insta_ids.check_writer() IS
+    'refuses a server whose writer slot this database has not taken';
+COMMENT ON FUNCTION insta_ids.slots_meet(text, text) IS
     'whether an id can be of both writer slots';
 COMMENT ON FUNCTION insta_ids.taken_slot() IS
     'the writer slot that this database has taken, or the only one there is';

@@ -12,7 +12,7 @@ BEGIN
     IF uri IS NULL THEN
         RETURN QUERY
         SELECT p[1], regexp_replace(coalesce(p[2], p[3]), '\\(.)', '\1', 'g')
-        FROM regexp_matches(dsn, '([a-z_]+)\s*=\s*(?:''((?:[^''\\]|\\.)*)''|((?:[^\s''\\]|\\.)*))', 'g') p;
+        FROM regexp_matches(dsn, '([a-z_]+)\s*=\s*(?:''((?:[^''\\]|\\.)*)''|((?:[^\s\\]|\\.)*))', 'g') p;
         RETURN;
     END IF;
     SELECT array_agg(trim(BOTH '[]' FROM h[1])), array_agg(coalesce(h[2], '')) INTO hosts, ports
@@ -26,8 +26,10 @@ BEGIN
         UNION ALL
         SELECT split_part(parameter, '=', 1), substr(parameter, strpos(parameter, '=') + 1)
         FROM regexp_split_to_table(uri[4], '&') parameter
+        UNION ALL
+        SELECT 'sslmode', 'require' WHERE uri[4] ~ '(^|&)ssl=true(&|$)'
     ) p (keyword, value)
-    WHERE p.value <> '';
+    WHERE p.value <> '' AND p.keyword <> 'ssl';
 END
 $$;
 
@@ -50,7 +52,7 @@ DECLARE
     question CONSTANT text := 'SELECT jsonb_build_object(''node'', insta_ids.this_node(), ''map'', insta_ids.shard_map() - ''moving'','
         || ' ''writer_slot'', insta_ids.writer_slot())';
     node name;
-    answer jsonb;
+    is_connected boolean;
     answers jsonb := '{}';
     reason text;
     newest bigint;
@@ -58,23 +60,26 @@ DECLARE
 BEGIN
     PERFORM insta_ids.dblink_schema();
     FOR node IN SELECT n.node FROM insta_ids.node n ORDER BY n.ord LOOP
+        is_connected := false;
         BEGIN
             PERFORM insta_ids.connect_node(node);
-            answer := insta_ids.ask_node(question);
-            PERFORM insta_ids.disconnect_node();
-            answers := answers || jsonb_build_object(node, answer);
+            is_connected := true;
+            answers := answers || jsonb_build_object(node, insta_ids.ask_node(question));
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
-            RETURN NEXT ROW('error', 'no_answer', quote_ident(node),
-                format('%s: %s', SQLERRM, trim(reason)),
-                'If the server is gone for good, promote its standby under the same name, and say where that is:'
-                    || format(' SELECT insta_ids.add_node(%L, ...)', node))::insta_ids.finding;
+            RETURN NEXT ROW('error', CASE WHEN is_connected THEN 'other_answer' ELSE 'no_answer' END, quote_ident(node),
+                concat_ws(': ', SQLERRM, nullif(trim(reason), '')),
+                CASE WHEN is_connected THEN 'Mend that there.'
+                    ELSE 'Correct its connection string; or if the server is gone for good, promote its standby under the same'
+                        || format(' name, and say where that is: SELECT insta_ids.add_node(%L, ...)', node) END
+                )::insta_ids.finding;
         END;
     END LOOP;
+    PERFORM insta_ids.disconnect_node();
 
     RETURN QUERY
     SELECT 'error', 'other_node', quote_ident(a.key),
-           format('The server that its connection string leads to is %s.', coalesce(format('node "%s"', a.value ->> 'node'), 'no node')),
+           format('The server that its connection string leads to is %s.', coalesce('node "' || (a.value ->> 'node') || '"', 'no node')),
            'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.'
     FROM jsonb_each(answers) a WHERE a.value ->> 'node' IS DISTINCT FROM a.key ORDER BY a.key;
 
@@ -102,7 +107,7 @@ BEGIN
                || 'SELECT insta_ids.take_writer_slot(...)'
     FROM jsonb_each(answers) a
     JOIN jsonb_each(answers) b ON a.key < b.key
-    WHERE insta_ids.slots_meet(insta_ids.slot_of(a.value ->> 'writer_slot'), insta_ids.slot_of(b.value ->> 'writer_slot'))
+    WHERE insta_ids.slots_meet(a.value ->> 'writer_slot', b.value ->> 'writer_slot')
         AND (a.value ->> 'writer_slot', b.value ->> 'writer_slot') <> ('0/1', '0/1')
     ORDER BY a.key, b.key;
 END
@@ -111,14 +116,15 @@ $$;
 -- PL/Proxy
 
 -- How it connects to each shard's server, in their order: as the role that asks, not as who moves shards. A shard on no node
--- is said to be on the first: that refuses it, and says why.
+-- is said to be on the first: that refuses it, and says why. PL/Proxy adds the role where `user=` is nowhere in the string, so
+-- it must not be in a value.
 CREATE FUNCTION insta_ids.plproxy_partitions() RETURNS SETOF text
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     WITH target AS (
         SELECT n.node, n.ord, (
             SELECT pg_catalog.string_agg(
-                pg_catalog.format('%s=''%s''', p.keyword, pg_catalog.regexp_replace(p.value, '([''\\])', '\\\1', 'g')), ' ')
+                pg_catalog.format('%s=''%s''', p.keyword, pg_catalog.regexp_replace(p.value, '([''\\=])', '\\\1', 'g')), ' ')
             FROM insta_ids.dsn_parameters(n.dsn) p WHERE p.keyword <> 'user') AS dsn
         FROM insta_ids.node n
     )
@@ -134,7 +140,7 @@ CREATE FUNCTION insta_ids.install_plproxy(cluster text) RETURNS void
 AS $$
 DECLARE
     made CONSTANT text := 'made by insta_ids.install_plproxy()';
-    other regprocedure;
+    other record;
 BEGIN
     PERFORM insta_ids.configured();
     IF NOT EXISTS (SELECT FROM pg_language l WHERE l.lanname = 'plproxy') THEN
@@ -143,22 +149,34 @@ BEGIN
             MESSAGE = 'extension "plproxy" is not installed in this database',
             HINT = 'CREATE EXTENSION plproxy';
     END IF;
-    SELECT p.oid INTO other
-    FROM pg_proc p
-    WHERE p.pronamespace = to_regnamespace('plproxy')
-        AND p.proname IN ('get_cluster_version', 'get_cluster_partitions', 'get_cluster_config')
-        AND obj_description(p.oid, 'pg_proc') IS DISTINCT FROM made
-    LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_function',
-            MESSAGE = format('function %s exists already', other),
-            DETAIL = 'It says what other clusters are.',
-            HINT = 'Let it return what insta_ids.map and insta_ids.plproxy_partitions() have for this cluster.';
-    END IF;
     IF to_regnamespace('plproxy') IS NULL THEN
         CREATE SCHEMA plproxy;
         GRANT USAGE ON SCHEMA plproxy TO PUBLIC;
+    END IF;
+    SELECT f.* INTO other
+    FROM (
+        SELECT 'schema plproxy', n.nspowner, made FROM pg_namespace n WHERE n.nspname = 'plproxy'
+        UNION ALL
+        SELECT 'function ' || p.oid::regprocedure, p.proowner, obj_description(p.oid, 'pg_proc')
+        FROM pg_proc p
+        WHERE p.pronamespace = to_regnamespace('plproxy')
+            AND p.proname IN ('get_cluster_version', 'get_cluster_partitions', 'get_cluster_config')
+    ) f (object, owner, description)
+    WHERE f.description IS DISTINCT FROM made
+        OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = f.owner) AND f.owner <> current_user::regrole
+    ORDER BY f.description IS DISTINCT FROM made DESC LIMIT 1;
+    IF FOUND AND other.description IS DISTINCT FROM made THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_function',
+            MESSAGE = format('%s exists already', other.object),
+            DETAIL = 'It says what other clusters are.',
+            HINT = 'Let it return what insta_ids.map and insta_ids.plproxy_partitions() have for this cluster.';
+    ELSIF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('%s is of role %s', other.object, other.owner::regrole),
+            DETAIL = 'That role could have others call what it likes.',
+            HINT = 'Make it your own by ALTER ... OWNER TO, or drop it.';
     END IF;
     -- Of another cluster they return nothing, which PL/Proxy reports.
     EXECUTE format($f$
@@ -215,7 +233,7 @@ BEGIN
         entries := entries || concat_ws(E'\n', '[[databases]]',
             format('name = %s', to_json(database)),
             format('host = %s', next.parameters -> 'host'),
-            'port = ' || (next.parameters ->> 'port'),
+            'port = ' || (next.parameters ->> 'port')::integer,
             'database_name = ' || (next.parameters -> 'dbname')::text,
             format('shard = %s', next.ord));
     END LOOP;
@@ -234,10 +252,10 @@ BEGIN
                 format('lookup_query = %s', to_json(format(lookup, l.shard))), 'lookup_result = "shard"')
             FROM (
                 SELECT i.name, format('@extschema@.id_shard($1%s)', insta_ids.layout_argument(config.layout)), i.place
-                FROM unnest(id_columns) WITH ORDINALITY i (name, place)
+                FROM unnest(id_columns) WITH ORDINALITY i (name, place) WHERE i.name IS NOT NULL
                 UNION ALL
                 SELECT k.name, 'insta_ids.shard_of($1)', cardinality(id_columns) + k.place
-                FROM unnest(key_columns) WITH ORDINALITY k (name, place)
+                FROM unnest(key_columns) WITH ORDINALITY k (name, place) WHERE k.name IS NOT NULL
             ) l (name, shard, place)
             ORDER BY l.place);
     END IF;

@@ -117,7 +117,7 @@ AS $$
 DECLARE
     next insta_ids.shard_relation;
 BEGIN
-    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards);
+    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards), insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),

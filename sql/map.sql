@@ -144,7 +144,7 @@ BEGIN
             ERRCODE = 'read_only_sql_transaction',
             MESSAGE = format('shard %s is not on this node', shard),
             DETAIL = format('By version %s of the map it is on %s; this is node "%s".',
-                (SELECT m.version FROM insta_ids.map m), coalesce(format('node "%s"', node), 'no node'),
+                (SELECT m.version FROM insta_ids.map m), coalesce('node "' || node || '"', 'no node'),
                 insta_ids.this_node());
     END IF;
     SELECT d.to_node INTO node FROM insta_ids.moved d WHERE d.shard = check_placement.shard AND d.schema IS NULL;
@@ -296,7 +296,7 @@ BEGIN
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s is here, and open to writers', taken.shard),
             DETAIL = format('The map would have it on %s; this is node "%s".',
-                coalesce(format('node "%s"', taken.node), 'no node'), here),
+                coalesce('node "' || taken.node || '"', 'no node'), here),
             HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';
     END IF;
     DELETE FROM insta_ids.assignment;

@@ -518,12 +518,12 @@ DECLARE
     shard integer;
     difference record;
 BEGIN
-    PERFORM insta_ids.check_isolation('shards cannot be prepared'), insta_ids.commit_durably();
+    PERFORM insta_ids.check_isolation('shards cannot be prepared'), insta_ids.commit_durably(), insta_ids.check_writer();
     IF here IS DISTINCT FROM moving.to_node THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('this server is not node "%s"', moving.to_node),
-            DETAIL = format('It is %s.', coalesce(format('node "%s"', here), 'no node')),
+            DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
             HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
     ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
         RETURN;
@@ -875,6 +875,14 @@ BEGIN
     -- Whatever is set for the role there.
     EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
         'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
+    -- Where a connection string leads is for whom to say who may write the map; what is called there is the extension's.
+    IF insta_ids.ask_node('SELECT to_jsonb(count(*)) FROM pg_extension e WHERE e.extname = ''insta_ids''') <> '1' THEN
+        PERFORM insta_ids.disconnect_node();
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" does not have the extension insta_ids', node),
+            HINT = 'Correct its connection string by insta_ids.add_node(), or CREATE EXTENSION insta_ids there.';
+    END IF;
 END
 $$;
 

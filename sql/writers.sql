@@ -7,67 +7,90 @@ CREATE FUNCTION insta_ids.writer_slot() RETURNS text
 -- What this database has taken, one row; without it, slot 0 of 1. Sessions read it with the map.
 CREATE TABLE insta_ids.writer (
     slot integer NOT NULL CHECK (slot >= 0),
-    slots integer NOT NULL CHECK (slots > slot)
+    slots integer NOT NULL CHECK (slots > slot),
+    taken_by xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
 );
 CREATE UNIQUE INDEX writer_once ON insta_ids.writer ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.writer', '');
 
-CREATE FUNCTION insta_ids.slot_of(writer_slot text) RETURNS insta_ids.writer
+-- As of a fence.
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.writer
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.fence_changed();
+
+CREATE FUNCTION insta_ids.taken_slot() RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN coalesce((SELECT pg_catalog.format('%s/%s', w.slot, w.slots) FROM insta_ids.writer w), '0/1');
+
+CREATE FUNCTION insta_ids.slot_of(writer_slot text, OUT slot integer, OUT slots integer)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    writer insta_ids.writer;
 BEGIN
-    IF writer_slot ~ '^\d{1,9}/\d{1,9}$' THEN
-        writer := (split_part(writer_slot, '/', 1)::integer, split_part(writer_slot, '/', 2)::integer);
-        IF writer.slot < writer.slots AND writer.slots & writer.slots - 1 = 0 THEN
-            RETURN writer;
+    IF writer_slot ~ '^\d{1,5}/\d{1,5}$' THEN
+        slot := split_part(writer_slot, '/', 1);
+        slots := split_part(writer_slot, '/', 2);
+        IF slot < slots AND slots <= 65536 AND slots & slots - 1 = 0 THEN
+            RETURN;
         END IF;
     END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'invalid_parameter_value',
         MESSAGE = format('"%s" is not a writer slot', writer_slot),
-        DETAIL = 'It must be like 0/2: a number from 0, and a power of two that is greater.';
+        DETAIL = 'It must be like 0/2: a number from 0, and a power of two up to 65536 that is greater.';
 END
 $$;
 
 -- Whether an id can be of both.
-CREATE FUNCTION insta_ids.slots_meet(one insta_ids.writer, other insta_ids.writer) RETURNS boolean
+CREATE FUNCTION insta_ids.slots_meet(one text, other text) RETURNS boolean
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN (one).slot % LEAST((one).slots, (other).slots) = (other).slot % LEAST((one).slots, (other).slots);
+BEGIN ATOMIC
+    SELECT a.slot % LEAST(a.slots, b.slots) = b.slot % LEAST(a.slots, b.slots)
+    FROM insta_ids.slot_of(one) a, insta_ids.slot_of(other) b;
+END;
 
-CREATE FUNCTION insta_ids.taken_slot() RETURNS insta_ids.writer
-    STABLE PARALLEL SAFE LANGUAGE sql
-    RETURN coalesce((SELECT w FROM insta_ids.writer w), ROW(0, 1)::insta_ids.writer);
+-- Refuses a server that mints nothing here, as its slot has not been taken.
+CREATE FUNCTION insta_ids.check_writer() RETURNS void
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF insta_ids.writer_slot() <> insta_ids.taken_slot() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('writer slot %s has not been taken in this database', insta_ids.writer_slot()),
+            DETAIL = format('The server has it by "insta_ids.writer_slot"; the database has %s.', insta_ids.taken_slot()),
+            HINT = 'Take it with insta_ids.take_writer_slot().';
+    END IF;
+END
+$$;
 
 -- A part of what the database has taken already needs no time: it is the server's own ids that were minted of it.
 CREATE FUNCTION insta_ids.take_writer_slot(until timestamptz DEFAULT NULL) RETURNS text
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slot CONSTANT insta_ids.writer := insta_ids.slot_of(insta_ids.writer_slot());
-    taken insta_ids.writer;
+    slot CONSTANT text := insta_ids.writer_slot();
+    taken text;
 BEGIN
-    PERFORM insta_ids.check_isolation('a writer slot cannot be taken');
+    PERFORM insta_ids.check_isolation('a writer slot cannot be taken'), insta_ids.commit_durably();
     LOCK TABLE insta_ids.writer IN SHARE ROW EXCLUSIVE MODE;
     taken := insta_ids.taken_slot();
-    IF slot <> taken THEN
-        IF until IS NULL
-            AND (NOT EXISTS (SELECT FROM insta_ids.writer) OR slot.slots < taken.slots OR NOT insta_ids.slots_meet(slot, taken))
-        THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'null_value_not_allowed',
-                MESSAGE = format('until when ids of writer slot %s were minted must be given', insta_ids.writer_slot()),
-                DETAIL = format('This database has slot %s/%s, so another server may have minted them.', taken.slot, taken.slots),
-                HINT = format('On the server that did, when it has another slot: SELECT insta_ids.left_writer_slot(%L).'
-                    || ' If none did: ''-infinity''.', insta_ids.writer_slot());
-        END IF;
-        PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
-        DELETE FROM insta_ids.writer;
-        INSERT INTO insta_ids.writer SELECT (slot).*;
-        PERFORM insta_ids.forget_map();
+    IF until IS NULL AND slot <> taken
+        AND (NOT EXISTS (SELECT FROM insta_ids.writer) OR NOT insta_ids.slots_meet(slot, taken)
+            OR (insta_ids.slot_of(slot)).slots < (insta_ids.slot_of(taken)).slots)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = format('until when ids of writer slot %s were minted must be given', slot),
+            DETAIL = format('This database has slot %s, so other servers may have minted them.', taken),
+            HINT = format('On each that did, when it has another slot: SELECT insta_ids.left_writer_slot(%L). Where it will not'
+                || ' mint again: SELECT lease + ''1 ms'' FROM insta_ids.clock(). Give the greatest; if none did, ''-infinity''.', slot);
     END IF;
-    RETURN insta_ids.writer_slot();
+    -- Also of a slot that was taken before: this may be a copy of a database that went on elsewhere.
+    PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
+    IF slot <> taken THEN
+        DELETE FROM insta_ids.writer;
+        INSERT INTO insta_ids.writer SELECT s.slot, s.slots FROM insta_ids.slot_of(slot) s;
+    END IF;
+    RETURN slot;
 END
 $$;
 
@@ -76,17 +99,18 @@ CREATE FUNCTION insta_ids.left_writer_slot(slot text) RETURNS timestamptz
 AS $$
 DECLARE
     own CONSTANT text := insta_ids.writer_slot();
+    taken CONSTANT text := insta_ids.taken_slot();
 BEGIN
-    IF insta_ids.slots_meet(insta_ids.slot_of(slot), insta_ids.slot_of(own))
-        OR insta_ids.slots_meet(insta_ids.slot_of(slot), insta_ids.taken_slot())
+    IF insta_ids.slots_meet(slot, own) OR insta_ids.slots_meet(slot, taken)
+        -- Nor by a transaction that may be rolled back.
+        OR EXISTS (SELECT FROM insta_ids.writer w WHERE w.taken_by = pg_current_xact_id_if_assigned())
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
             MESSAGE = format('ids of writer slot %s are minted here', slot),
-            DETAIL = (SELECT format('This server has slot %s, and this database has taken %s/%s.', own, t.slot, t.slots)
-                      FROM insta_ids.taken_slot() t),
-            HINT = 'Set another insta_ids.writer_slot in postgresql.conf, restart the server, and take that:'
-                || ' SELECT insta_ids.take_writer_slot().';
+            DETAIL = format('This server has slot %s, and this database has taken %s.', own, taken),
+            HINT = 'Set another insta_ids.writer_slot in postgresql.conf, restart the server, and take that, in a transaction'
+                || ' before: SELECT insta_ids.take_writer_slot().';
     END IF;
     -- Every id of this database is of a time that its lease covers.
     RETURN coalesce((SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c), '-infinity');

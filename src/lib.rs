@@ -50,9 +50,9 @@ extension_sql_file!(
 extension_sql_file!("../sql/clock.sql", name = "clock");
 extension_sql_file!("../sql/setup.sql", name = "setup", requires = [api::reading::id_shard_layout]);
 extension_sql_file!("../sql/map.sql", name = "map", requires = ["setup"]);
-extension_sql_file!("../sql/writers.sql", name = "writers", requires = ["clock", "map"]);
-extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["writers"]);
-extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["fences"]);
+extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["map"]);
+extension_sql_file!("../sql/writers.sql", name = "writers", requires = ["clock", "fences"]);
+extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["writers"]);
 extension_sql_file!(
     "../sql/migrations.sql",
     name = "migrations",

@@ -3,7 +3,7 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, readable};
+use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable};
 use crate::mint::{Event, Refusal};
 use crate::pg::lease::NoLease;
 use crate::pg::map::NotMinted;
@@ -218,8 +218,9 @@ pub(crate) fn no_writer_slot() -> ErrorReport {
         "this server has no writer slot",
     )
     .set_detail(format!(
-        "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two that is greater.",
-        readable(settings::writer_slot().as_bytes())
+        "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two up to {} that is greater.",
+        readable(settings::writer_slot().as_bytes()),
+        WriterSlot::MOST
     ))
     .set_hint("Set it in postgresql.conf, and restart the server.")
 }

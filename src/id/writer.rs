@@ -29,10 +29,13 @@ impl WriterSlot {
     /// The one of a server that mints for its shards alone: all residues.
     pub const ALONE: Self = Self { number: 0, bits: 0 };
 
-    /// The slot of this number, from 0, of so many: a power of two up to 2^31.
+    /// The most slots that there can be.
+    pub const MOST: u32 = 1 << 16;
+
+    /// The slot of this number, from 0, of so many: a power of two up to [`WriterSlot::MOST`].
     #[must_use]
     pub const fn new(number: u32, slots: u32) -> Option<Self> {
-        if slots.is_power_of_two() && number < slots {
+        if slots.is_power_of_two() && slots <= Self::MOST && number < slots {
             Some(Self { number, bits: slots.trailing_zeros() })
         } else {
             None

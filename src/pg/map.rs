@@ -59,9 +59,8 @@ pub(crate) enum NotMinted {
     },
 }
 
-/// Refuses to mint for a shard that is fenced here, or is on another node, and for any by a writer slot that was not taken.
-/// Called after `nextval`, whose lock has
-/// brought in what others changed before.
+/// Refuses to mint for a shard that is fenced here or on another node, and for any by a writer slot that was not taken.
+/// Called after `nextval`, whose lock has brought in what others changed before.
 #[inline]
 pub(crate) fn check(
     server: &Shared,

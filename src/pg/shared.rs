@@ -101,25 +101,26 @@ pub(crate) fn attach() -> Result<&'static Shared, Unavailable> {
 /// # Errors
 /// [`Unavailable::OtherVersion`].
 pub(crate) fn this_node() -> Result<Vec<u8>, Unavailable> {
-    match attach() {
-        Ok(server) => Ok(server.node().to_vec()),
-        #[cfg(any(feature = "pg15", feature = "pg16"))]
-        Err(Unavailable::NotPreloaded) => Ok(settings::node()),
-        Err(other) => Err(other),
-    }
+    in_force(|server| server.node().to_vec(), settings::node)
 }
 
-/// The writer slot of this server, `None` if what is set is none: the one in force or, where nothing can be minted, the one
-/// that is set.
+/// The writer slot of this server, `None` if what is set is none; likewise.
 ///
 /// # Errors
 /// [`Unavailable::OtherVersion`].
 pub(crate) fn writer_slot() -> Result<Option<WriterSlot>, Unavailable> {
+    in_force(Shared::writer_slot, || settings::writer_slot().parse().ok())
+}
+
+#[cfg_attr(
+    any(feature = "pg17", feature = "pg18"),
+    expect(unused_variables, reason = "there is always one in force")
+)]
+fn in_force<T>(kept: impl FnOnce(&Shared) -> T, set: impl FnOnce() -> T) -> Result<T, Unavailable> {
     match attach() {
-        Ok(server) => Ok(server.writer_slot()),
         #[cfg(any(feature = "pg15", feature = "pg16"))]
-        Err(Unavailable::NotPreloaded) => Ok(settings::writer_slot().parse().ok()),
-        Err(other) => Err(other),
+        Err(Unavailable::NotPreloaded) => Ok(set()),
+        server => server.map(kept),
     }
 }
 

@@ -1079,7 +1079,7 @@ fn every_row_is_read() {
 #[test]
 fn the_server_has_too_few_locks() {
     const FEW: [&str; 5] = [
-        "max_locks_per_transaction = 16",
+        "max_locks_per_transaction = 18",
         "max_connections = 10",
         "max_worker_processes = 1",
         "max_wal_senders = 1",

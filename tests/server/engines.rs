@@ -9,7 +9,7 @@ use postgres::error::SqlState;
 
 use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, has, ids, refused, texts, within};
 use crate::docs::blocks;
-use crate::pair::{Pair, settings, shard_map};
+use crate::pair::{Move, Pair, settings, shard_map};
 
 const DOCUMENT: &str = "docs/engines.md";
 
@@ -107,6 +107,24 @@ fn plproxy() {
         refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')").code(),
         &SqlState::DUPLICATE_FUNCTION
     );
+    // Nor is anything made where somebody else could put his own in its place.
+    owner
+        .batch_execute(
+            "DROP SCHEMA plproxy CASCADE; CREATE ROLE bob; GRANT CREATE ON DATABASE postgres TO bob; SET ROLE bob;
+             CREATE SCHEMA plproxy; RESET ROLE",
+        )
+        .unwrap();
+    let planted = refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')");
+    assert_eq!(
+        (planted.code(), planted.message()),
+        (&SqlState::INSUFFICIENT_PRIVILEGE, "schema plproxy is of role bob")
+    );
+    owner.batch_execute("DROP SCHEMA plproxy CASCADE; SELECT insta_ids.install_plproxy('insta')").unwrap();
+    owner.batch_execute("ALTER FUNCTION plproxy.get_cluster_version OWNER TO bob").unwrap();
+    assert_eq!(
+        refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')").code(),
+        &SqlState::INSUFFICIENT_PRIVILEGE
+    );
     owner.batch_execute("DROP SCHEMA plproxy CASCADE; DROP EXTENSION plproxy CASCADE").unwrap();
     let missing = refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')");
     assert_eq!(missing.hint(), Some("CREATE EXTENSION plproxy"));
@@ -174,6 +192,13 @@ fn connection_strings() {
     let b = r"host='db-b.example' dbname='a\'b'";
     // The last is on no node.
     assert_eq!(partitions, [a, a, b, a]);
+    // PL/Proxy adds no role where it reads `user=`.
+    client
+        .batch_execute("SELECT insta_ids.add_node('b', 'host=h application_name=''from user=x''')")
+        .unwrap();
+    let partitions =
+        texts(&mut client, "SELECT DISTINCT p FROM insta_ids.plproxy_partitions() p WHERE p ~ 'from'");
+    assert_eq!(partitions, [r"host='h' application_name='from user\=x'"]);
     for (dsn, parameters) in [
         ("", ""),
         (
@@ -187,6 +212,8 @@ fn connection_strings() {
             "user:u@x host:::1,h port:5432,77 dbname:d b connect_timeout:3 application_name:ä",
         ),
         ("postgresql:///d?host=/tmp&port=6", "dbname:d host:/tmp port:6"),
+        ("postgresql://h/d?ssl=true", "host:h dbname:d sslmode:require"),
+        ("application_name=x'y host=b", "application_name:x'y host:b"),
     ] {
         let parts =
             "SELECT coalesce(string_agg(keyword || ':' || value, ' '), '') FROM insta_ids.dsn_parameters($1)";
@@ -283,7 +310,7 @@ fn citus() {
 /// Nodes that have other maps or names, or slots that meet, or are gone.
 #[test]
 fn nodes_agree() {
-    let mut pair = two_nodes("agree");
+    let pair = two_nodes("agree");
     if !pair.have_dblink() {
         return;
     }
@@ -323,10 +350,30 @@ fn nodes_agree() {
         cluster.up();
     }
     assert_eq!(found(&pair.b), ["error other_map b", "error same_writer_slot a"]);
+    // What is called there is the extension's own, or nothing.
+    b = pair.b.connect();
+    b.batch_execute("CREATE DATABASE trap").unwrap();
+    let planted =
+        "CREATE SCHEMA insta_ids; CREATE FUNCTION insta_ids.this_node() RETURNS text LANGUAGE plpgsql
+        AS $$BEGIN CREATE TABLE public.was_here (); RETURN 'z'; END$$";
+    let mut trap = pair.b.connect_to("trap");
+    trap.batch_execute(planted).unwrap();
+    let dsn = format!("host={} user=postgres dbname=trap", pair.b.socket.display());
+    b.execute("SELECT insta_ids.add_node('z', $1)", &[&dsn]).unwrap();
+    assert_eq!(found(&pair.b), ["error no_answer z", "warning old_map a", "error same_writer_slot a"]);
+    assert_eq!(count(&mut trap, "SELECT count(*) FROM pg_class WHERE relname = 'was_here'"), 0);
+    b.batch_execute("SELECT insta_ids.drop_node('z')").unwrap();
+    pair.b.connect().batch_execute("ALTER SYSTEM SET insta_ids.writer_slot = 'none'").unwrap();
+    pair.b.stop();
+    pair.b.up();
+    assert_eq!(found(&pair.b), ["error other_answer b"]);
+    // A server that could not mint for them takes no shards.
+    let mut moving = Move::of(&pair, 0, 0);
+    moving.step("offer").unwrap();
+    let not_yet = moving.step("prepare").unwrap_err();
+    assert_eq!(not_yet.as_db_error().unwrap().message(), "this server has no writer slot");
     pair.a.stop();
-    assert_eq!(found(&pair.b), ["error no_answer a"]);
-    pair.a.up();
-    pair.a.environment.clear();
+    assert_eq!(found(&pair.b), ["error no_answer a", "error other_answer b"]);
 }
 
 /// Half of a server's shards go to its standby.

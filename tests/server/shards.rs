@@ -730,7 +730,10 @@ fn privileges() {
         [
             "insta_ids.clock()",
             "insta_ids.configured()",
+            "insta_ids.dsn_parameters(text)",
             "insta_ids.next_ticket(text)",
+            "insta_ids.percent_decoded(text)",
+            "insta_ids.plproxy_partitions()",
             "insta_ids.schema_of(integer)",
             "insta_ids.shard_map()",
             "insta_ids.shard_of(bigint)",
@@ -740,6 +743,7 @@ fn privileges() {
             "insta_ids.shard_of(uuid)",
             "insta_ids.shard_of(uuid,integer)",
             "insta_ids.this_node()",
+            "insta_ids.writer_slot()",
         ]
     );
     let places = "SELECT insta_ids.schema_of(insta_ids.shard_of(205))::text || insta_ids.shard_of('a') || insta_ids.shard_of(md5('a')::uuid)";

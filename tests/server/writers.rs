@@ -137,7 +137,7 @@ fn what_is_refused() {
     let found = "SELECT concat_ws(' ', code, detail) FROM insta_ids.check() WHERE severity = 'error'";
     assert_eq!(
         texts(&mut client, found),
-        ["writer_slot No id can be minted here: the server has slot 1/128, and the database 0/1."]
+        ["writer_slot No id can be minted here: writer slot 1/128 has not been taken in this database."]
     );
     client.batch_execute(TAKEN).unwrap();
     assert_eq!(texts(&mut client, found), [""; 0]);
@@ -147,11 +147,13 @@ fn what_is_refused() {
         (narrow.code(), narrow.message(), narrow.detail()),
         (NOT_YET, "layout has no room for writer slot 1/128", Some("Its sequence field has 64 values."))
     );
-    for slot in ["1/3", "2/2", "-1/2", "", "x"] {
+    for slot in ["1/3", "2/2", "-1/2", "", "x", "0/131072"] {
         set(&cluster, slot);
         let none = refused(&mut cluster.connect(), MINT);
         assert_eq!((none.code(), none.message()), (NOT_YET, "this server has no writer slot"), "{slot}");
         assert!(none.detail().unwrap().contains(&format!("\"insta_ids.writer_slot\" is \"{slot}\"")));
+        let found = texts(&mut cluster.connect(), found);
+        assert_eq!(found, ["writer_slot No id can be minted here: this server has no writer slot."]);
     }
     // A session's setting changes nothing.
     set(&cluster, "1/128");
@@ -172,6 +174,36 @@ fn what_is_refused() {
     );
 }
 
+/// A copy of a database that went on elsewhere, with the slot of both: it goes on from the time that is given.
+#[test]
+fn a_copy_goes_on() {
+    let lost = server("slot_lost", "1/2", 0);
+    lost.connect().batch_execute(TAKEN).unwrap();
+    lost.connect().batch_execute("CREATE DATABASE copy").unwrap();
+    lost.restore("postgres", "postgres", "copy");
+    let mut copy = lost.connect_to("copy");
+    let (before, later) = ("SELECT id_time(next_id(5, 's'))", "now() + interval '10 s'");
+    copy.batch_execute(&format!("SELECT insta_ids.take_writer_slot({later})")).unwrap();
+    let ahead = format!("SELECT (({before}) >= {later})::int::bigint");
+    assert_eq!(count(&mut copy, &ahead), 1);
+    assert_eq!(
+        refused(&mut copy, "SELECT insta_ids.take_writer_slot('infinity')").code(),
+        &SqlState::INVALID_PARAMETER_VALUE
+    );
+    // What may be rolled back is not relied upon.
+    set(&lost, "3/4");
+    let mut client = lost.connect();
+    client.batch_execute("BEGIN; SELECT insta_ids.take_writer_slot()").unwrap();
+    let left = "SELECT insta_ids.left_writer_slot('1/4')";
+    assert_eq!(refused(&mut client, left).code(), &SqlState::OBJECT_IN_USE);
+    client.batch_execute("ROLLBACK; SELECT insta_ids.take_writer_slot()").unwrap();
+    client.batch_execute(left).unwrap();
+    // By hand, past all functions: open sessions hear of it.
+    client.batch_execute(MINT).unwrap();
+    lost.connect().batch_execute("UPDATE insta_ids.writer SET slots = 8").unwrap();
+    assert_eq!(refused(&mut client, MINT).code(), NOT_YET);
+}
+
 /// Each database has taken its own; a dump takes that with it.
 #[test]
 fn of_each_database() {
@@ -184,8 +216,6 @@ fn of_each_database() {
     cluster.connect().batch_execute("CREATE DATABASE copy").unwrap();
     cluster.restore("postgres", "postgres", "copy");
     cluster.connect_to("copy").batch_execute(MINT).unwrap();
-    // Whoever has it, also a session that knew the map before.
     let mut client = cluster.connect();
-    client.batch_execute(MINT).unwrap();
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.writer"), 1);
 }
