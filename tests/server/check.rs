@@ -1079,15 +1079,21 @@ fn every_row_is_read() {
 #[test]
 fn the_server_has_too_few_locks() {
     const FEW: [&str; 5] = [
-        "max_locks_per_transaction = 18",
+        "max_locks_per_transaction = 16",
         "max_connections = 10",
         "max_worker_processes = 1",
         "max_wal_senders = 1",
         "autovacuum_max_workers = 1",
     ];
-    let cluster = Cluster::bare("check_few_locks", &[&[PRELOAD], &FEW[..]].concat());
+    // Too few to make the extension with.
+    let cluster = Cluster::start("check_few_locks");
+    for setting in FEW {
+        cluster.connect().batch_execute(&format!("ALTER SYSTEM SET {setting}")).unwrap();
+    }
+    cluster.stop();
+    cluster.up();
     let mut client = cluster.connect();
-    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(400)").unwrap();
+    client.batch_execute("SELECT insta_ids.init(400)").unwrap();
     add(&mut client, "0001", PHOTOS);
     client.batch_execute("CALL insta_ids.create_shards(0, 399, batch => 1)").unwrap();
     assert_eq!(found(&mut client), ["locks_of_migrate insta0", "locks_of_pg_dump postgres"]);

@@ -158,6 +158,7 @@ fn what_is_refused() {
     // A session's setting changes nothing.
     set(&cluster, "1/128");
     let mut client = cluster.connect();
+    client.batch_execute(MINT).unwrap();
     assert_eq!(
         refused(&mut client, "SET insta_ids.writer_slot = '0/1'").code(),
         &SqlState::CANT_CHANGE_RUNTIME_PARAM
