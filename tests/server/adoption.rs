@@ -797,10 +797,12 @@ fn who_is_there_first_goes_first() {
             let hint = "Call again when long transactions have ended, or with a longer lock_timeout.";
             let [code, said, detail, hinted] = said(&error);
             assert_eq!([code, said, hinted], ["55P03", message, hint]);
+            // Perhaps behind a writer that was there at that moment.
+            let by = by.strip_prefix("by ").unwrap();
             assert!(detail.starts_with(&format!("{what} is in use by ")) && detail.contains(by), "{detail}");
             assert!(took > Duration::from_secs(1) && took < Duration::from_secs(3));
             assert!(inserts > 20 && longest < Duration::from_millis(500));
-            run(&mut holder, if by == by_pid { "COMMIT" } else { "COMMIT PREPARED 'held'" });
+            run(&mut holder, if by_pid.ends_with(by) { "COMMIT" } else { "COMMIT PREPARED 'held'" });
         }
         run(&mut client, call);
     }
