@@ -183,10 +183,12 @@ fn a_copy_goes_on() {
     lost.connect().batch_execute("CREATE DATABASE copy").unwrap();
     lost.restore("postgres", "postgres", "copy");
     let mut copy = lost.connect_to("copy");
-    let (before, later) = ("SELECT id_time(next_id(5, 's'))", "now() + interval '10 s'");
-    copy.batch_execute(&format!("SELECT insta_ids.take_writer_slot({later})")).unwrap();
-    let ahead = format!("SELECT (({before}) >= {later})::int::bigint");
-    assert_eq!(count(&mut copy, &ahead), 1);
+    let until = texts(&mut copy, "SELECT (now() + interval '10 s')::text").remove(0);
+    copy.batch_execute(&format!("SELECT insta_ids.take_writer_slot('{until}')")).unwrap();
+    // To the millisecond that ids have.
+    let goes_on =
+        format!("SELECT (id_time(next_id(5, 's')) > timestamptz '{until}' - interval '1 ms')::int::bigint");
+    assert_eq!(count(&mut copy, &goes_on), 1);
     assert_eq!(
         refused(&mut copy, "SELECT insta_ids.take_writer_slot('infinity')").code(),
         &SqlState::INVALID_PARAMETER_VALUE
