@@ -23,9 +23,8 @@ def plproxy(bench):
                 return
             there.execute("CREATE EXTENSION insta_ids")
             there.execute("SELECT insta_ids.init(100)")
-            there.execute("SELECT insta_ids.add_migration('0001', %s)", [
-                "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL)"
-            ])
+            migration = "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL)"
+            there.execute("SELECT insta_ids.add_migration('0001', %s)", [migration])
             there.execute("SELECT insta_ids.add_node('a', %s), insta_ids.assign(0, 99, 'a')", [node.dsn])
             there.execute("CALL insta_ids.create_shards(5, 5)")
             there.execute("INSERT INTO insta5.photos (user_id) SELECT generate_series(1, 10000)")
