@@ -1,9 +1,10 @@
 # make help lists what there is.
 # PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
-export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE
+export PG PG_CONFIG DESTDIR MINUTES SEED DURATION BENCH PEER_SNOWFLAKE
 MATRIX ?= 15 16 17 18
 
-.PHONY: help demo demo-servers psql stop clean-demo test matrix torture broken install lint bench bench-compare
+.PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test matrix torture broken lint bench bench-compare \
+	dist deb packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -17,6 +18,14 @@ stop: ## stop the demo's server
 	@scripts/demo stop
 clean-demo: ## remove the demo's server and its data
 	@scripts/demo clean
+named:
+	@test -n "$(PG_CONFIG)" || { echo 'say which server: PG_CONFIG=/path/to/pg_config' >&2; exit 2; }
+all: named ## build for the server of PG_CONFIG
+	@scripts/setup >/dev/null && scripts/build
+install: named ## build, and install into the server of PG_CONFIG, or below DESTDIR
+	@scripts/setup >/dev/null && scripts/install
+installcheck: named ## try what is installed, on the server that runs
+	@scripts/installcheck
 test: ## all the tests; installs what they need
 	@scripts/test
 matrix: ## all the tests that need a server, on PostgreSQL 15, 16, 17 and 18
@@ -25,9 +34,6 @@ torture: ## crashes, clocks that are set, promotions: MINUTES=10 or as many as y
 	@scripts/torture
 broken: ## the tests that must fail when a mechanism is switched off
 	@scripts/broken
-install: ## build, and install into the server of PG_CONFIG
-	@test -n "$(PG_CONFIG)" || { echo 'usage: make install PG_CONFIG=/path/to/pg_config' >&2; exit 2; }
-	@scripts/setup >/dev/null && scripts/install
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
 bench: ## speed, beside what else makes ids and DDL by hand; PARTS='calls inserts' chooses, BENCH=quick is short
@@ -35,3 +41,9 @@ bench: ## speed, beside what else makes ids and DDL by hand; PARTS='calls insert
 bench-compare: ## the same of another revision's library beside this one's: BASE=revision
 	@test -n "$(BASE)" || { echo 'usage: make bench-compare BASE=revision' >&2; exit 2; }
 	@BENCH_BASE=$(BASE) scripts/bench $(PARTS)
+dist: ## the archive for PGXN, of the last commit
+	@scripts/dist
+deb: ## the package of Debian for the server of PG
+	@scripts/deb
+packages: ## the archive and the packages of all servers, tried in Debians that nothing was installed in
+	@scripts/packages

@@ -6,12 +6,16 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 cd "$ROOT"
 
+VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 PGRX_VERSION=$(sed -n 's/^pgrx = "=\(.*\)"$/\1/p' Cargo.toml)
 
 # Servers do not show our own debugging aids to their users.
 unset RUST_BACKTRACE
 # The library is linked as build.rs says, so that tests and installation share their dependencies.
 export CARGO_PGRX_DISABLE_GC_SECTIONS_WORKAROUND=1
+# A package does not tell where it was built.
+export RUSTFLAGS="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$TARGET=/target"
+export CFLAGS="-ffile-prefix-map=$TARGET=/target -ffile-prefix-map=/var/tmp=/target"
 export PATH=$TARGET/tools/bin:$PATH
 
 say() { printf '%s\n' "$*" >&2; }
@@ -97,6 +101,17 @@ choose_server() {
     esac
     PRELOAD=()
     [ "$PG" -ge 17 ] || PRELOAD=("shared_preload_libraries = 'insta_ids'")
+}
+
+# in_its_debian TARGET: of the PostgreSQL that the other Debian has, the target is made there.
+in_its_debian() {
+    local suite
+    [ -z "${PG_CONFIG-}" ] || return 0
+    for suite in bookworm trixie; do
+        if [ "$suite" != "$CODENAME" ] && [ "$PG" = "$(debian_major "$suite")" ]; then
+            exec scripts/in-debian "$suite" make "$1" "PG=$PG"
+        fi
+    done
 }
 
 # A library that a server has open must not be written over: its processes would run into the new one's bytes.

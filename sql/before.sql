@@ -1,4 +1,4 @@
--- Before the functions: what the server still needs, the schema of administration, and the lease.
+-- Before the functions: what the server still needs, the schema of administration, the library, and the lease.
 DO $$
 BEGIN
     IF pg_catalog.to_regnamespace('insta_ids') IS NOT NULL THEN
@@ -24,6 +24,20 @@ END
 $$;
 
 CREATE SCHEMA insta_ids;
+
+-- While a server, or a session, still runs the library that was installed before this version, nothing is made.
+DO $$
+BEGIN
+    CREATE FUNCTION insta_ids.library_version() RETURNS text
+        STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'library_version_wrapper';
+EXCEPTION
+    WHEN undefined_function THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'the server still runs an older library of insta_ids',
+            HINT = 'Restart the server.';
+END
+$$;
 
 -- Written by the library alone, and dumped with its value.
 CREATE SEQUENCE insta_ids.lease;

@@ -1074,6 +1074,21 @@ BEGIN
     END;
 
     RETURN QUERY
+    SELECT 'warning', f.code, 'insta_ids', f.detail, f.hint
+    FROM (SELECT insta_ids.library_version(), e.extversion, a.default_version
+          FROM pg_extension e JOIN pg_available_extensions a ON a.name = e.extname
+          WHERE e.extname = 'insta_ids') v (library, extension, installed)
+    CROSS JOIN LATERAL (VALUES
+        ('old_library', v.library, v.installed,
+            format('Version %s is installed, and the server still runs the library of version %s.', v.installed, v.library),
+            'Restart the server.'),
+        ('old_extension', v.extension, v.library,
+            format('The library is of version %s, and this database still has the functions of version %s.', v.library, v.extension),
+            'ALTER EXTENSION insta_ids UPDATE')
+    ) f (code, older, newer, detail, hint)
+    WHERE string_to_array(f.older, '.')::integer[] < string_to_array(f.newer, '.')::integer[];
+
+    RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint
     FROM insta_ids.server_budget() b
     CROSS JOIN LATERAL (SELECT format('"max_locks_per_transaction" = %s',

@@ -83,6 +83,8 @@ COMMENT ON FUNCTION insta_ids.next_ticket(text) IS
     'next ticket of a ticket server';
 
 -- Clock and figures
+COMMENT ON FUNCTION insta_ids.library_version() IS
+    'version of the library that this session runs';
 COMMENT ON FUNCTION insta_ids.clock() IS
     'the clock, the time of ids, how far that is ahead, and the lease';
 COMMENT ON FUNCTION insta_ids.advance_clock(timestamptz) IS

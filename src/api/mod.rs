@@ -9,6 +9,7 @@ mod minting;
 mod reading;
 mod shards;
 mod tickets;
+mod version;
 
 use crate::mint::{Mint, Refusal};
 use crate::pg::clock::ServerClock;

@@ -4,6 +4,7 @@
 //! server stops; before, it is asked for at server start, so the library must be in
 //! `shared_preload_libraries`.
 
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -48,6 +49,14 @@ pub(crate) struct Shared {
 }
 
 const _: () = assert!(size_of::<Shared>() <= SIZE);
+// Who moves something gives it another ABI: sessions of an older library may be beside this one.
+const _: () = assert!(
+    offset_of!(Shared, time) == 128
+        && offset_of!(Shared, stats) == 256
+        && offset_of!(Shared, leases) == 37_376
+        && offset_of!(Shared, guard) == 61_952
+        && size_of::<Shared>() == 8_450_560
+);
 
 impl Shared {
     /// The name of this server's node, as it was set when the server started; empty if it was not.

@@ -1,11 +1,18 @@
-//! From every version that was released, an update gives what a fresh install gives.
+//! From every version that was released, an update gives what a fresh install gives; ids come once before, during and after
+//! it, whichever libraries the server's sessions run meanwhile.
 
-use std::fs;
-use std::process::Command;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 use postgres::error::SqlState;
+use postgres::{Client, Error};
 
-use crate::cluster::{Cluster, checkout, disorders, ids, pg_config};
+use crate::cluster::{Cluster, PRELOAD, checkout, pg_config, preload_needed, refused, texts};
+use crate::shards::{PHOTOS, add, check_complete};
 
 /// All that belongs to the extension, as the catalog has it.
 const SURFACE: &str = "
@@ -48,43 +55,221 @@ const SURFACE: &str = "
         FROM pg_extension WHERE extname = 'insta_ids'
     ) lines";
 
-/// The install scripts of the versions before this one.
-fn released() -> Vec<String> {
-    let scripts = fs::read_dir(checkout().join("tests/upgrade")).unwrap();
-    scripts.map(|script| script.unwrap().file_name().into_string().unwrap()).collect()
+/// What a user has, whatever the version.
+const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'))";
+
+/// An install script of a version that was released.
+struct Release {
+    number: [u32; 3],
+    script: PathBuf,
+}
+
+impl Release {
+    /// All of them, the oldest first.
+    fn all() -> Vec<Self> {
+        let files = fs::read_dir(checkout().join("tests/upgrade")).unwrap();
+        let mut releases: Vec<_> = files
+            .filter_map(|file| {
+                let script = file.unwrap().path();
+                let number =
+                    script.file_name()?.to_str()?.strip_prefix("insta_ids--")?.strip_suffix(".sql")?;
+                let number: Vec<u32> = number.split('.').map(|part| part.parse().unwrap()).collect();
+                Some(Self { number: number.try_into().unwrap(), script })
+            })
+            .collect();
+        releases.sort_by_key(|release| release.number);
+        releases
+    }
+
+    /// Those of the versions before this one.
+    fn earlier() -> impl Iterator<Item = Self> {
+        Self::all().into_iter().filter(|release| release.name() != env!("CARGO_PKG_VERSION"))
+    }
+
+    fn name(&self) -> String {
+        self.number.map(|part| part.to_string()).join(".")
+    }
+
+    /// Whether it can have shards.
+    fn provisions(&self) -> bool {
+        self.number >= [0, 4, 0]
+    }
+
+    /// Its library, where the history of this checkout reached back to it.
+    fn library(&self) -> Option<PathBuf> {
+        let major = pg_config("--version").split(['.', ' ']).nth(1).unwrap().to_owned();
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        let library = target.join(format!("released/{}/insta_ids-{major}.so", self.name()));
+        library.exists().then_some(library)
+    }
+
+    /// Makes the extension as it was, under this name.
+    fn create(&self, client: &mut Client, name: &str) {
+        let offered = Path::new(&pg_config("--sharedir")).join(format!("extension/insta_ids--{name}.sql"));
+        fs::copy(&self.script, &offered).unwrap();
+        let created = client.batch_execute(&format!("CREATE EXTENSION insta_ids VERSION '{name}'"));
+        fs::remove_file(&offered).unwrap();
+        created.unwrap();
+    }
+}
+
+/// The surface that this version's own install script makes.
+fn fresh_surface(cluster: &Cluster) -> String {
+    cluster.connect().batch_execute("CREATE DATABASE fresh").unwrap();
+    let mut client = cluster.connect_to("fresh");
+    client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    surface(&mut client)
+}
+
+fn surface(client: &mut Client) -> String {
+    client.query_one(SURFACE, &[]).unwrap().get(0)
+}
+
+/// A session that mints, into a table that refuses the same id twice.
+struct Minting {
+    is_over: Arc<AtomicBool>,
+    session: JoinHandle<Result<(), Error>>,
+}
+
+impl Minting {
+    fn start(mut client: Client) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        // With the library that is there now.
+        insert(&mut client, 1).unwrap();
+        let told = Arc::clone(&is_over);
+        let session = thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                insert(&mut client, 100)?;
+            }
+            Ok(())
+        });
+        Self { is_over, session }
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.session.join().unwrap()
+    }
+}
+
+fn insert(client: &mut Client, rows: u32) -> Result<(), Error> {
+    client.batch_execute(&format!("INSERT INTO t SELECT FROM generate_series(1, {rows})"))
 }
 
 #[test]
 fn an_update_gives_what_a_fresh_install_gives() {
-    let cluster = Cluster::start("upgrade");
-    let mut client = cluster.connect();
-    let fresh: String = client.query_one(SURFACE, &[]).unwrap().get(0);
-    for script in released() {
-        let version = script.strip_prefix("insta_ids--").unwrap().strip_suffix(".sql").unwrap();
-        let directory = format!("{}/extension", pg_config("--sharedir"));
-        let install = checkout().join("tests/upgrade").join(&script);
-        let copied = Command::new("cp").arg(install).arg(&directory).status().unwrap();
-        assert!(copied.success());
-        client
-            .batch_execute(&format!(
-                "DROP EXTENSION insta_ids CASCADE; DROP SEQUENCE IF EXISTS s;
-                 CREATE EXTENSION insta_ids VERSION '{version}'; CREATE SEQUENCE s"
-            ))
-            .unwrap();
-        let minted = client.query("SELECT next_id(5, 's')", &[]);
-        if version == "0.1.0" {
+    let cluster = Cluster::bare("upgrade", &[PRELOAD]);
+    let fresh = fresh_surface(&cluster);
+    for release in Release::earlier() {
+        let database = release.name();
+        cluster.connect().batch_execute(&format!("CREATE DATABASE \"{database}\"")).unwrap();
+        let mut client = cluster.connect_to(&database);
+        release.create(&mut client, &database);
+        client.batch_execute(TABLE).unwrap();
+        if release.number < [0, 2, 0] {
             // Not by half: what is promised now cannot be kept without the lease.
-            let error = minted.unwrap_err();
-            let error = error.as_db_error().unwrap();
+            let error = refused(&mut client, "INSERT INTO t DEFAULT VALUES");
             assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
             assert!(error.hint().unwrap().contains("ALTER EXTENSION insta_ids UPDATE"));
-        } else {
-            minted.unwrap();
+            client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
         }
+        if release.provisions() {
+            client.batch_execute("SELECT insta_ids.init(10)").unwrap();
+            add(&mut client, "0001", PHOTOS);
+            client.batch_execute("CALL insta_ids.create_shards(0, 4)").unwrap();
+            client.batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 1000)").unwrap();
+        }
+        let minting = Minting::start(cluster.connect_to(&database));
         client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
-        let updated: String = client.query_one(SURFACE, &[]).unwrap().get(0);
-        assert_eq!(updated, fresh, "updated from {version}");
-        assert_eq!(disorders(&ids(&mut client, "SELECT next_id(5, 's') FROM generate_series(1, 1000)")), 0);
-        fs::remove_file(format!("{directory}/{script}")).unwrap();
+        insert(&mut client, 1000).unwrap();
+        minting.end().unwrap();
+        assert_eq!(surface(&mut client), fresh, "updated from {database}");
+
+        // What that version has made is as if this one had.
+        if release.provisions() {
+            client.batch_execute("CALL insta_ids.create_shards(5, 9)").unwrap();
+            add(&mut client, "0002", "ALTER TABLE photos ADD COLUMN size integer");
+            client.batch_execute("CALL insta_ids.migrate()").unwrap();
+            check_complete(&mut client, 10);
+            client.batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 1000)").unwrap();
+            assert_eq!(texts(&mut client, "SELECT f::text FROM insta_ids.check() f"), [""; 0]);
+        }
+    }
+}
+
+/// A version that was released stays what it is: to change what a user has is to make another one.
+#[test]
+fn a_released_version_is_not_changed() {
+    let cluster = Cluster::bare("released", &[PRELOAD]);
+    let fresh = fresh_surface(&cluster);
+    for release in Release::all().iter().filter(|release| release.name() == env!("CARGO_PKG_VERSION")) {
+        let mut client = cluster.connect();
+        release.create(&mut client, "frozen");
+        assert!(surface(&mut client) == fresh, "{} differs from what it was", release.script.display());
+    }
+}
+
+/// The library is exchanged while the server runs, as packages do it.
+#[test]
+fn the_older_library_beside_this_one() {
+    // In 0.1.0 nothing was shared that another library could find.
+    for release in Release::earlier().skip(1) {
+        let name = release.name();
+        let Some(older) = release.library() else {
+            eprintln!("SKIPPED: the library of {name} was not built");
+            continue;
+        };
+        let cluster = Cluster::made("exchanged", &["make", PRELOAD]);
+        let directory = cluster.socket.join("library");
+        fs::create_dir(&directory).unwrap();
+        let install = |library: &Path| {
+            let installed = directory.join("insta_ids.so");
+            let _ = fs::remove_file(&installed);
+            fs::copy(library, installed).unwrap();
+        };
+        install(&older);
+        let setting = format!("dynamic_library_path = '{}:$libdir'\n", directory.display());
+        let mut settings =
+            OpenOptions::new().append(true).open(cluster.socket.join("data/postgresql.conf")).unwrap();
+        settings.write_all(setting.as_bytes()).unwrap();
+        cluster.up();
+        let mut client = cluster.connect();
+        release.create(&mut client, &name);
+        client.batch_execute(TABLE).unwrap();
+        let before = Minting::start(client);
+
+        install(&Path::new(&pg_config("--pkglibdir")).join("insta_ids.so"));
+        let mut client = cluster.connect();
+        if preload_needed() {
+            // Every session has the library that the server was started with.
+            insert(&mut client, 1000).unwrap();
+            let error = refused(&mut client, "ALTER EXTENSION insta_ids UPDATE");
+            let message = match release.number {
+                [0, ..8, _] => "could not find function",
+                _ => "the server still runs an older library of insta_ids",
+            };
+            assert!(error.message().starts_with(message), "{name}: {error}");
+            insert(&mut client, 1000).unwrap();
+        } else if release.number < [0, 8, 0] {
+            // Its guard is not what this version knows.
+            let error = insert(&mut client, 1000).unwrap_err();
+            let error = error.as_db_error().unwrap();
+            assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+            assert_eq!(error.message(), "another version of insta_ids is in use by this server");
+            assert_eq!(error.hint(), Some("Restart the server."));
+        } else {
+            // Both mint with one guard.
+            insert(&mut client, 100_000).unwrap();
+            client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
+            insert(&mut client, 1000).unwrap();
+        }
+        before.end().unwrap();
+        drop(client);
+        cluster.stop();
+        cluster.up();
+        let mut client = cluster.connect();
+        client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
+        insert(&mut client, 1000).unwrap();
+        assert_eq!(surface(&mut client), fresh_surface(&cluster), "updated from {}", release.name());
     }
 }
