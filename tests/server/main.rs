@@ -8,6 +8,7 @@ mod check;
 mod clients;
 #[allow(dead_code, reason = "shared with tests/torture")]
 mod cluster;
+mod databases;
 mod decoders;
 mod docs;
 mod engines;

@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# For servers on which each shard has a database of its own, shard 5 the database insta5: docs/databases.md shows it.
+# Source it, with PGHOST and PGUSER set, and make of it what you need.
+
+export PGOPTIONS='-c client_min_messages=warning'
+
+sql() { psql -XqAt -v ON_ERROR_STOP=1 "$@"; }
+
+# Makes the database of a shard, from insta_template. Called again, it makes what is missing.
+make_database() {
+    sql -v shard="$1" -v host="$PGHOST" postgres >/dev/null <<'SQL'
+SELECT format('CREATE DATABASE insta%s TEMPLATE insta_template', :shard)
+WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'insta' || :shard) \gexec
+\connect insta:shard
+SELECT insta_ids.add_node(insta_ids.this_node(), format('host=%s user=postgres dbname=%s', :'host', current_database()));
+SELECT insta_ids.assign(:shard, :shard, insta_ids.this_node());
+CALL insta_ids.create_shards(:shard, :shard);
+SQL
+}
+
+# The databases of shards on this server.
+databases() {
+    sql postgres <<<"SELECT datname FROM pg_database WHERE datname ~ '^insta[0-9]+$' ORDER BY length(datname), datname"
+}
+
+# Has psql, with these options, run what is read, in each of them. Fails if it fails in one; the others go on.
+each() {
+    local text all database status=0
+    text=$(cat)
+    all=$(databases) || return
+    for database in $all; do
+        sql "$@" "$database" <<<"$text" 2>&1 | sed "/^$/d; s/^/$database: /"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+    done
+    return $status
+}
+
+# Prints which of them lack migrations that the template has.
+lacking() {
+    local wanted
+    wanted=$(sql insta_template <<<"SELECT coalesce(array_agg(name), '{}') FROM insta_ids.migration") || return
+    each -v wanted="$wanted" <<'SQL'
+SELECT unnest(:'wanted'::text[]) EXCEPT SELECT name FROM insta_ids.migration_status WHERE state = 'applied'
+SQL
+}
+
+# Prints what is wrong in any of them, and fails if there is an error.
+check() {
+    local findings status=0
+    findings=$(each <<'SQL'
+SELECT severity, code, object, detail FROM insta_ids.check()
+UNION ALL
+SELECT 'error', 'other_database', schema, 'This shard does not belong here.' FROM insta_ids.shards
+WHERE schema NOT IN (current_database(), current_database() || '__moved')
+SQL
+    ) || status=1
+    [ -z "$findings" ] || echo "$findings"
+    ! grep -q '^[^:]*: error|' <<<"$findings" && return $status
+}
+
+# What is in the shard of a database, a line each: `diff <(objects insta3) <(objects insta4)`.
+objects() { sql "$1" <<<'SELECT jsonb_array_elements(insta_ids.objects_json(shard)) FROM insta_ids.shard'; }
+
+# Prints which of them are not like most.
+unlike() {
+    local database
+    for database in $(databases); do
+        echo "$database $(objects "$database" | cksum)"
+    done | awk '
+        { made[$1] = $2; times[$2]++ }
+        END {
+            for (one in times) if (times[one] > times[most]) most = one
+            for (database in made) if (made[database] != most) print database ": not like most"
+        }'
+}
+
+# Prints the shards that are in more than one database of these servers.
+twice() {
+    local PGHOST
+    for PGHOST in "$@"; do
+        export PGHOST
+        each <<<"SELECT shard FROM insta_ids.shards WHERE state = 'active'"
+    done | sed 's/.*: //' | sort | uniq -d
+}
