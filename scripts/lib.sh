@@ -14,8 +14,9 @@ unset RUST_BACKTRACE
 # The library is linked as build.rs says, so that tests and installation share their dependencies.
 export CARGO_PGRX_DISABLE_GC_SECTIONS_WORKAROUND=1
 # A package does not tell where it was built.
-export RUSTFLAGS="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$TARGET=/target"
-export CFLAGS="-ffile-prefix-map=$TARGET=/target -ffile-prefix-map=/var/tmp=/target"
+: "${RUSTFLAGS=--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$TARGET=/target}"
+: "${CFLAGS=-ffile-prefix-map=$TARGET=/target -ffile-prefix-map=/var/tmp=/target}"
+export RUSTFLAGS CFLAGS
 export PATH=$TARGET/tools/bin:$PATH
 
 say() { printf '%s\n' "$*" >&2; }
