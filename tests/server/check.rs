@@ -1126,6 +1126,29 @@ fn the_server_has_too_few_locks() {
     assert!(dumped());
 }
 
+#[test]
+fn an_update_is_half_done() {
+    let (_cluster, mut client) = set_up("half_updated", 10);
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(texts(&mut client, "SELECT insta_ids.library_version()"), [version]);
+    check_clean(&mut client);
+
+    client.batch_execute("UPDATE pg_extension SET extversion = '0.8.10' WHERE extname = 'insta_ids'").unwrap();
+    let [severity, code, object, detail, hint] = &findings(&mut client)[0];
+    assert_eq!([&severity[..], code, object], ["warning", "old_extension", "insta_ids"]);
+    assert!(detail.contains(version) && detail.contains("0.8.10"), "{detail}");
+    assert_eq!(hint, "ALTER EXTENSION insta_ids UPDATE");
+
+    // As in a server that still runs an older library.
+    client
+        .batch_execute(&format!(
+            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'insta_ids';
+             CREATE OR REPLACE FUNCTION insta_ids.library_version() RETURNS text STABLE LANGUAGE sql RETURN '0.8.10'"
+        ))
+        .unwrap();
+    assert_eq!(found(&mut client), ["old_library insta_ids"]);
+}
+
 /// Before PostgreSQL 17, where the library is not preloaded.
 #[test]
 fn no_id_can_be_minted() {
