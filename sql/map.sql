@@ -46,6 +46,8 @@ CREATE TABLE insta_ids.map (
 );
 CREATE UNIQUE INDEX map_once ON insta_ids.map ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.map', '');
+-- It has no primary key, without which a publication of all tables would let nobody change it.
+ALTER TABLE insta_ids.map REPLICA IDENTITY FULL;
 
 -- Moves, on both servers, until they have ended. On the source the step is offered, then fenced; on the target it is prepared,
 -- copying, handed over.

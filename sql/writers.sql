@@ -12,6 +12,8 @@ CREATE TABLE insta_ids.writer (
 );
 CREATE UNIQUE INDEX writer_once ON insta_ids.writer ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids.writer', '');
+-- As the map.
+ALTER TABLE insta_ids.writer REPLICA IDENTITY FULL;
 
 -- As of a fence.
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.writer

@@ -231,6 +231,28 @@ fn restored_from_a_dump() {
     restored.batch_execute("SELECT insta_ids.unfence(2); INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
 }
 
+/// A publication of all tables has those of the extension, too, and keeps nobody from changing them.
+#[test]
+fn published() {
+    let cluster = Cluster::bare("published", &[PRELOAD, "wal_level = logical"]);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION insta_ids; CREATE PUBLICATION everything FOR ALL TABLES").unwrap();
+    client
+        .batch_execute(
+            "SELECT insta_ids.init(10), insta_ids.create_shard(1), insta_ids.add_node('a', 'host=/a'),
+                    insta_ids.add_node('b', 'host=/b'), insta_ids.assign(0, 9, 'a'), insta_ids.drop_node('b'),
+                    insta_ids.fence(1), insta_ids.unfence(1)",
+        )
+        .unwrap();
+    assert_eq!(texts(&mut client, "SELECT version::text FROM insta_ids.map"), ["4"]);
+    // The configuration is kept by its own trigger.
+    let tables = "SELECT oid::regclass::text FROM pg_class
+                  WHERE relnamespace = 'insta_ids'::regnamespace AND relkind = 'r' AND relname <> 'config'";
+    for table in texts(&mut client, tables) {
+        client.batch_execute(&format!("DELETE FROM {table} WHERE false")).unwrap();
+    }
+}
+
 /// Each finding of the map is made, and goes when its hint is followed.
 #[test]
 fn what_check_finds() {
