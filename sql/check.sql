@@ -47,7 +47,10 @@ BEGIN
     JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
     WHERE f.is_closed
         AND NOT EXISTS (
-            SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D')
+            SELECT FROM pg_trigger t
+            WHERE t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence'
+                -- As insta_ids.close_shards left it.
+                AND t.tgenabled = CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END)
     ORDER BY f.shard, r.name;
 
     RETURN QUERY

@@ -16,6 +16,65 @@ GRANT EXECUTE ON FUNCTION insta_ids.library_version() TO PUBLIC;
 COMMENT ON FUNCTION insta_ids.library_version() IS
     'version of the library that this session runs';
 
+ALTER TABLE insta_ids.map REPLICA IDENTITY FULL;
+ALTER TABLE insta_ids.writer REPLICA IDENTITY FULL;
+
+CREATE OR REPLACE FUNCTION insta_ids.check_map() RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids.this_node();
+BEGIN
+    RETURN QUERY
+    SELECT 'warning', 'unnamed_server', 'insta_ids.node',
+           'The map has nodes, and this server does not know which it is: all shards are here.',
+           'Set insta_ids.node in postgresql.conf, and restart the server.'
+    WHERE here IS NULL AND EXISTS (SELECT FROM insta_ids.assignment);
+
+    RETURN QUERY
+    SELECT 'warning', 'other_name', 'insta_ids.node',
+           format('It is set to "%s", and "%s" is in force.', current_setting('insta_ids.node', true), coalesce(here, '')),
+           'Restart the server, or set it back.'
+    WHERE current_setting('insta_ids.node', true) <> coalesce(here, '');
+
+    RETURN QUERY
+    SELECT 'error', 'unknown_node', quote_ident(a.node), format('The map has shards from %s to %s on it.', a.first, a.last),
+           format('Say how to connect to it: SELECT insta_ids.add_node(%L, ''host=...'')', a.node)
+    FROM insta_ids.assignment a WHERE a.node NOT IN (SELECT n.node FROM insta_ids.node n) ORDER BY a.first;
+
+    RETURN QUERY
+    SELECT 'error', 'misplaced_shard', quote_ident(s.schema),
+           format('It is open to writers here, and the map has shard %s on %s.', s.shard,
+               coalesce('node "' || a.node || '"', 'no node')),
+           format('If it is written to there: SELECT insta_ids.fence(%s)', s.shard)
+    FROM insta_ids.shard_schema s
+    LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
+    WHERE here IS NOT NULL AND a.node IS DISTINCT FROM here AND s.oid IS NOT NULL
+        AND EXISTS (SELECT FROM insta_ids.assignment)
+        AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
+    ORDER BY s.shard;
+
+    RETURN QUERY
+    SELECT 'error', 'gap_in_fence', r.relation::text, format('Shard %s is fenced, and this table is not.', f.shard),
+           format('SELECT insta_ids.fence(%s)', f.shard)
+    FROM insta_ids.fence f
+    JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
+    WHERE f.is_closed
+        AND NOT EXISTS (
+            SELECT FROM pg_trigger t
+            WHERE t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence'
+                -- As insta_ids.close_shards left it.
+                AND t.tgenabled = CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END)
+    ORDER BY f.shard, r.name;
+
+    RETURN QUERY
+    SELECT 'warning', 'old_move', m.name::text,
+           format('It is %s since %s, and its slot keeps all WAL on node "%s".', m.step, m.step_at, m.from_node), v.next
+    FROM insta_ids.move m JOIN insta_ids.moves v ON v.name = m.name
+    WHERE m.step_at < now() - interval '1 day' ORDER BY m.name;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION insta_ids.check_server() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1133,7 +1133,9 @@ fn an_update_is_half_done() {
     assert_eq!(texts(&mut client, "SELECT insta_ids.library_version()"), [version]);
     check_clean(&mut client);
 
-    client.batch_execute("UPDATE pg_extension SET extversion = '0.8.10' WHERE extname = 'insta_ids'").unwrap();
+    client
+        .batch_execute("UPDATE pg_extension SET extversion = '0.8.10' WHERE extname = 'insta_ids'")
+        .unwrap();
     let [severity, code, object, detail, hint] = &findings(&mut client)[0];
     assert_eq!([&severity[..], code, object], ["warning", "old_extension", "insta_ids"]);
     assert!(detail.contains(version) && detail.contains("0.8.10"), "{detail}");

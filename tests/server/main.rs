@@ -18,6 +18,7 @@ mod migrating;
 mod migrations;
 mod moves;
 mod oracle;
+mod ordinary;
 mod pace;
 #[allow(dead_code, reason = "shared with tests/torture")]
 mod pair;

@@ -4,8 +4,8 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use postgres::error::SqlState;
@@ -40,7 +40,7 @@ const SURFACE: &str = "
         LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
         WHERE relnamespace = 'insta_ids'::regnamespace AND relkind IN ('r', 'v') AND attnum > 0
         UNION ALL
-        SELECT concat_ws(' | ', relname, relpersistence, reloptions) FROM pg_class
+        SELECT concat_ws(' | ', relname, relpersistence, relreplident, reloptions) FROM pg_class
         WHERE relnamespace = 'insta_ids'::regnamespace
         UNION ALL
         SELECT pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
@@ -59,7 +59,7 @@ const SURFACE: &str = "
 const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'))";
 
 /// An install script of a version that was released.
-struct Release {
+pub struct Release {
     number: [u32; 3],
     script: PathBuf,
 }
@@ -103,13 +103,35 @@ impl Release {
         library.exists().then_some(library)
     }
 
+    pub fn of(name: &str) -> Self {
+        Self::all().into_iter().find(|release| release.name() == name).unwrap()
+    }
+
     /// Makes the extension as it was, under this name.
     fn create(&self, client: &mut Client, name: &str) {
-        let offered = Path::new(&pg_config("--sharedir")).join(format!("extension/insta_ids--{name}.sql"));
-        fs::copy(&self.script, &offered).unwrap();
-        let created = client.batch_execute(&format!("CREATE EXTENSION insta_ids VERSION '{name}'"));
-        fs::remove_file(&offered).unwrap();
-        created.unwrap();
+        let _offered = self.offer(name);
+        client.batch_execute(&format!("CREATE EXTENSION insta_ids VERSION '{name}'")).unwrap();
+    }
+
+    /// Lets servers find it under this name.
+    pub fn offer(&self, name: &str) -> Offered {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let script = Path::new(&pg_config("--sharedir")).join(format!("extension/insta_ids--{name}.sql"));
+        fs::copy(&self.script, &script).unwrap();
+        Offered { script, _turn: turn }
+    }
+}
+
+/// An install script among those that all servers have, as long as this is there.
+pub struct Offered {
+    script: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        fs::remove_file(&self.script).unwrap();
     }
 }
 
