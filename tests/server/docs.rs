@@ -21,6 +21,7 @@ fn every_example_runs() {
     for document in [
         "README.md",
         "docs/reference.md",
+        "docs/installing.md",
         "docs/operations.md",
         "docs/reading-by-time.md",
         "docs/partitions.md",
