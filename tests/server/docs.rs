@@ -1,6 +1,7 @@
 //! The documents say what is so.
 
 use std::fs;
+use std::path::Path;
 
 use postgres::SimpleQueryMessage;
 
@@ -20,11 +21,13 @@ pub fn blocks(document: &str, kind: &str) -> Vec<String> {
 fn every_example_runs() {
     for document in [
         "README.md",
+        "docs/start.md",
         "docs/reference.md",
         "docs/installing.md",
         "docs/operations.md",
         "docs/reading-by-time.md",
         "docs/partitions.md",
+        "docs/recipes.md",
         "docs/shards.md",
         "docs/servers.md",
     ] {
@@ -78,4 +81,44 @@ fn the_reference_has_the_comments_words() {
         }
     }
     assert_eq!(functions, 215);
+}
+
+/// The files and headings that documents refer to are there.
+#[test]
+fn every_link_leads_somewhere() {
+    let top = fs::read_dir(checkout()).unwrap().map(|file| file.unwrap().path());
+    let book = fs::read_dir(checkout().join("docs")).unwrap().map(|file| file.unwrap().path());
+    let mut links = 0;
+    for document in top.chain(book).filter(|path| path.extension().is_some_and(|kind| kind == "md")) {
+        let text = fs::read_to_string(&document).unwrap();
+        let targets = text.split("](").skip(1).chain(text.split("src=\"").skip(1));
+        for target in targets.map(|rest| rest.split([')', '"']).next().unwrap()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            assert!(file.exists(), "{}: {target}", document.display());
+            assert!(
+                heading.is_empty() || headings(&file).contains(&heading.to_owned()),
+                "{}: {target}",
+                document.display()
+            );
+            links += 1;
+        }
+    }
+    assert!(links > 100, "only {links} links");
+}
+
+/// The names by which links find the headings of a document.
+fn headings(document: &Path) -> Vec<String> {
+    let named = |line: &str| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        title
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .collect::<String>()
+            .replace(' ', "-")
+    };
+    fs::read_to_string(document).unwrap().lines().filter(|line| line.starts_with('#')).map(named).collect()
 }
