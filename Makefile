@@ -4,7 +4,7 @@ export PG PG_CONFIG DESTDIR MINUTES SEED DURATION BENCH PEER_SNOWFLAKE
 MATRIX ?= 15 16 17 18
 
 .PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test matrix torture broken lint bench bench-compare \
-	dist deb packages
+	deny dist deb packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -36,6 +36,8 @@ broken: ## the tests that must fail when a mechanism is switched off
 	@scripts/broken
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
+deny: ## licences and sources of dependencies
+	@scripts/deny
 bench: ## speed, beside what else makes ids and DDL by hand; PARTS='calls inserts' chooses, BENCH=quick is short
 	@scripts/bench $(PARTS)
 bench-compare: ## the same of another revision's library beside this one's: BASE=revision
