@@ -1,6 +1,6 @@
 # make help lists what there is.
 # PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
-export PG PG_CONFIG DESTDIR MINUTES SEED DURATION BENCH PEER_SNOWFLAKE
+export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE
 MATRIX ?= 15 16 17 18
 
 .PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test matrix torture broken lint bench bench-compare \
@@ -23,7 +23,7 @@ named:
 all: named ## build for the server of PG_CONFIG
 	@scripts/setup >/dev/null && scripts/build
 install: named ## build, and install into the server of PG_CONFIG, or below DESTDIR
-	@scripts/setup >/dev/null && scripts/install
+	@scripts/setup >/dev/null && scripts/install $(if $(DESTDIR),"$(DESTDIR)")
 installcheck: named ## try what is installed, on the server that runs
 	@scripts/installcheck
 test: ## all the tests; installs what they need

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # For servers on which each shard has a database of its own, shard 5 the database insta5: docs/databases.md shows it.
-# Source it, with PGHOST and PGUSER set, and make of it what you need.
+# Source it, with PGHOST, PGUSER and perhaps PGPORT set, and make of it what you need.
 
 export PGOPTIONS='-c client_min_messages=warning'
 
@@ -8,11 +8,15 @@ sql() { psql -XqAt -v ON_ERROR_STOP=1 "$@"; }
 
 # Makes the database of a shard, from insta_template. Called again, it makes what is missing.
 make_database() {
-    sql -v shard="$1" -v host="$PGHOST" postgres >/dev/null <<'SQL'
+    [ -n "$(sql insta_template <<<'SELECT insta_ids.this_node()')" ] || {
+        echo "insta_ids.node is not set on $PGHOST" >&2
+        return 1
+    }
+    sql -v shard="$1" -v server="host=$PGHOST ${PGPORT:+port=$PGPORT }user=$PGUSER" postgres >/dev/null <<'SQL'
 SELECT format('CREATE DATABASE insta%s TEMPLATE insta_template', :shard)
 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'insta' || :shard) \gexec
 \connect insta:shard
-SELECT insta_ids.add_node(insta_ids.this_node(), format('host=%s user=postgres dbname=%s', :'host', current_database()));
+SELECT insta_ids.add_node(insta_ids.this_node(), format('%s dbname=%s', :'server', current_database()));
 SELECT insta_ids.assign(:shard, :shard, insta_ids.this_node());
 CALL insta_ids.create_shards(:shard, :shard);
 SQL
@@ -74,11 +78,13 @@ unlike() {
         }'
 }
 
-# Prints the shards that are in more than one database of these servers.
+# Prints the shards that are in more than one database of these servers. Fails if one of them does not answer.
 twice() {
-    local PGHOST
+    local PGHOST shards='' found
     for PGHOST in "$@"; do
         export PGHOST
-        each <<<"SELECT shard FROM insta_ids.shards WHERE state = 'active'"
-    done | sed 's/.*: //' | sort | uniq -d
+        found=$(each <<<"SELECT shard FROM insta_ids.shards WHERE state = 'active'") || return
+        shards+=$found$'\n'
+    done
+    sed -n 's/.*: //p' <<<"$shards" | sort | uniq -d
 }

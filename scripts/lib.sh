@@ -13,10 +13,14 @@ PGRX_VERSION=$(sed -n 's/^pgrx = "=\(.*\)"$/\1/p' Cargo.toml)
 unset RUST_BACKTRACE
 # The library is linked as build.rs says, so that tests and installation share their dependencies.
 export CARGO_PGRX_DISABLE_GC_SECTIONS_WORKAROUND=1
-# A package does not tell where it was built.
-: "${RUSTFLAGS=--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$TARGET=/target}"
-: "${CFLAGS=-ffile-prefix-map=$TARGET=/target -ffile-prefix-map=/var/tmp=/target}"
-export RUSTFLAGS CFLAGS
+# A package does not tell where it was built; who has flags of their own says so in RUSTFLAGS. Paths can have spaces.
+if [ -z "${RUSTFLAGS+set}${CARGO_ENCODED_RUSTFLAGS+set}" ]; then
+    CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo$'\x1f'--remap-path-prefix=$TARGET=/target
+    export CARGO_ENCODED_RUSTFLAGS
+fi
+if [ -z "${CFLAGS+set}" ]; then
+    export CC_SHELL_ESCAPED_FLAGS=1 CFLAGS="'-ffile-prefix-map=$TARGET=/target' -ffile-prefix-map=/var/tmp=/target"
+fi
 export PATH=$TARGET/tools/bin:$PATH
 
 say() { printf '%s\n' "$*" >&2; }
@@ -121,6 +125,9 @@ unlink_library() {
     library=$("$PG_CONFIG" --pkglibdir)/insta_ids.so
     [ ! -e "$library" ] || rm -f "$library" 2>/dev/null || as_root rm -f "$library"
 }
+
+# Also in a checkout of someone else, as in a chroot.
+git() { command git -c safe.directory="$ROOT" "$@"; }
 
 # wait_all PID...: fails if one of them did.
 wait_all() {

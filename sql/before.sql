@@ -32,6 +32,10 @@ BEGIN
         STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'library_version_wrapper';
 EXCEPTION
     WHEN undefined_function THEN
+        -- Not that of somebody's event trigger.
+        IF SQLERRM NOT LIKE '%library_version_wrapper%' THEN
+            RAISE;
+        END IF;
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'the server still runs an older library of insta_ids',

@@ -1055,9 +1055,22 @@ $$;
 
 -- The server
 
+-- Whether a version comes before another one. Of what is no number nothing is known, but that it was before there were any here.
+CREATE FUNCTION insta_ids.is_older(version text, other text) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN CASE
+    WHEN version ~ '^\d{1,8}(\.\d{1,8})*$' AND other ~ '^\d{1,8}(\.\d{1,8})*$'
+    THEN string_to_array(version, '.')::integer[] < string_to_array(other, '.')::integer[]
+    ELSE coalesce(version = 'before 0.9.0', false)
+END;
+
 CREATE FUNCTION insta_ids.check_server() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
+    library text;
+    installed text;
 BEGIN
     BEGIN
         PERFORM insta_ids.clock();
@@ -1076,20 +1089,30 @@ BEGIN
                 )::insta_ids.finding;
     END;
 
+    BEGIN
+        library := insta_ids.library_version();
+    EXCEPTION
+        WHEN undefined_function THEN
+            library := 'before 0.9.0';
+    END;
+    BEGIN
+        installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
+    EXCEPTION
+        -- It reads what is installed of all extensions, and fails where one of them is not right.
+        WHEN OTHERS THEN
+            installed := NULL;
+    END;
     RETURN QUERY
-    SELECT 'warning', f.code, 'insta_ids', f.detail, f.hint
-    FROM (SELECT insta_ids.library_version(), e.extversion, a.default_version
-          FROM pg_extension e JOIN pg_available_extensions a ON a.name = e.extname
-          WHERE e.extname = 'insta_ids') v (library, extension, installed)
-    CROSS JOIN LATERAL (VALUES
-        ('old_library', v.library, v.installed,
-            format('Version %s is installed, and the server still runs the library of version %s.', v.installed, v.library),
-            'Restart the server.'),
-        ('old_extension', v.extension, v.library,
-            format('The library is of version %s, and this database still has the functions of version %s.', v.library, v.extension),
-            'ALTER EXTENSION insta_ids UPDATE')
-    ) f (code, older, newer, detail, hint)
-    WHERE string_to_array(f.older, '.')::integer[] < string_to_array(f.newer, '.')::integer[];
+    SELECT 'warning', 'old_library', 'insta_ids',
+           format('The library that this session runs is of version %s, and version %s is installed.', library,
+               CASE WHEN insta_ids.is_older(extension, installed) THEN installed ELSE extension END),
+           'Install the newest version, and restart the server.'
+    WHERE insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
+    RETURN QUERY
+    SELECT 'warning', 'old_extension', 'insta_ids',
+           format('The library is of version %s, and this database still has the functions of version %s.', library, extension),
+           'ALTER EXTENSION insta_ids UPDATE'
+    WHERE insta_ids.is_older(extension, library);
 
     RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint

@@ -225,6 +225,8 @@ COMMENT ON FUNCTION insta_ids.server_budget() IS
     'the part of budget about the server and the layout';
 COMMENT ON FUNCTION insta_ids.sequence_budget() IS
     'the part of budget about sequences';
+COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
+    'whether a version comes before another one';
 COMMENT ON FUNCTION insta_ids.check_server() IS
     'the part of check about the server and the layout';
 COMMENT ON FUNCTION insta_ids.check_map() IS

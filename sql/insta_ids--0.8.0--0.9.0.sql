@@ -1,3 +1,5 @@
+-- From 0.8.0 to 0.9.0: the version of the library, and what a publication of all tables needs.
+
 -- While a server, or a session, still runs the library that was installed before this version, nothing is made.
 DO $$
 BEGIN
@@ -5,20 +7,25 @@ BEGIN
         STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'library_version_wrapper';
 EXCEPTION
     WHEN undefined_function THEN
+        -- Not that of somebody's event trigger.
+        IF SQLERRM NOT LIKE '%library_version_wrapper%' THEN
+            RAISE;
+        END IF;
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'the server still runs an older library of insta_ids',
             HINT = 'Restart the server.';
 END
 $$;
-REVOKE ALL ON FUNCTION insta_ids.library_version() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids.library_version() TO PUBLIC;
-COMMENT ON FUNCTION insta_ids.library_version() IS
-    'version of the library that this session runs';
 
+-- Sessions that read the map for their first id wait behind these, so these do not wait long for others.
+SELECT pg_catalog.set_config('lock_timeout', '2s', true) WHERE pg_catalog.current_setting('lock_timeout') = '0';
 ALTER TABLE insta_ids.map REPLICA IDENTITY FULL;
 ALTER TABLE insta_ids.writer REPLICA IDENTITY FULL;
 
+-- Checking
+
+-- What the map, the fences and the moves do not agree in with this server.
 CREATE OR REPLACE FUNCTION insta_ids.check_map() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -75,9 +82,22 @@ BEGIN
 END
 $$;
 
+-- Whether a version comes before another one. Of what is no number nothing is known, but that it was before there were any here.
+CREATE FUNCTION insta_ids.is_older(version text, other text) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN CASE
+    WHEN version ~ '^\d{1,8}(\.\d{1,8})*$' AND other ~ '^\d{1,8}(\.\d{1,8})*$'
+    THEN string_to_array(version, '.')::integer[] < string_to_array(other, '.')::integer[]
+    ELSE coalesce(version = 'before 0.9.0', false)
+END;
+
 CREATE OR REPLACE FUNCTION insta_ids.check_server() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
+    library text;
+    installed text;
 BEGIN
     BEGIN
         PERFORM insta_ids.clock();
@@ -96,20 +116,30 @@ BEGIN
                 )::insta_ids.finding;
     END;
 
+    BEGIN
+        library := insta_ids.library_version();
+    EXCEPTION
+        WHEN undefined_function THEN
+            library := 'before 0.9.0';
+    END;
+    BEGIN
+        installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
+    EXCEPTION
+        -- It reads what is installed of all extensions, and fails where one of them is not right.
+        WHEN OTHERS THEN
+            installed := NULL;
+    END;
     RETURN QUERY
-    SELECT 'warning', f.code, 'insta_ids', f.detail, f.hint
-    FROM (SELECT insta_ids.library_version(), e.extversion, a.default_version
-          FROM pg_extension e JOIN pg_available_extensions a ON a.name = e.extname
-          WHERE e.extname = 'insta_ids') v (library, extension, installed)
-    CROSS JOIN LATERAL (VALUES
-        ('old_library', v.library, v.installed,
-            format('Version %s is installed, and the server still runs the library of version %s.', v.installed, v.library),
-            'Restart the server.'),
-        ('old_extension', v.extension, v.library,
-            format('The library is of version %s, and this database still has the functions of version %s.', v.library, v.extension),
-            'ALTER EXTENSION insta_ids UPDATE')
-    ) f (code, older, newer, detail, hint)
-    WHERE string_to_array(f.older, '.')::integer[] < string_to_array(f.newer, '.')::integer[];
+    SELECT 'warning', 'old_library', 'insta_ids',
+           format('The library that this session runs is of version %s, and version %s is installed.', library,
+               CASE WHEN insta_ids.is_older(extension, installed) THEN installed ELSE extension END),
+           'Install the newest version, and restart the server.'
+    WHERE insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
+    RETURN QUERY
+    SELECT 'warning', 'old_extension', 'insta_ids',
+           format('The library is of version %s, and this database still has the functions of version %s.', library, extension),
+           'ALTER EXTENSION insta_ids UPDATE'
+    WHERE insta_ids.is_older(extension, library);
 
     RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint
@@ -130,3 +160,28 @@ BEGIN
     WHERE f.resource = b.resource AND f.is_found;
 END
 $$;
+
+-- Privileges
+
+-- Nobody may do more than is said here, whatever ALTER DEFAULT PRIVILEGES gave away.
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure,
+            CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+        FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))
+        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname IN ('library_version', 'is_older') AND grantee <> p.proowner
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END
+$$;
+GRANT EXECUTE ON FUNCTION insta_ids.library_version(), insta_ids.is_older(text, text) TO PUBLIC;
+
+-- Comments
+COMMENT ON FUNCTION insta_ids.library_version() IS
+    'version of the library that this session runs';
+COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
+    'whether a version comes before another one';

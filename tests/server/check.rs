@@ -1133,22 +1133,36 @@ fn an_update_is_half_done() {
     assert_eq!(texts(&mut client, "SELECT insta_ids.library_version()"), [version]);
     check_clean(&mut client);
 
-    client
-        .batch_execute("UPDATE pg_extension SET extversion = '0.8.10' WHERE extname = 'insta_ids'")
-        .unwrap();
+    let is_of = |client: &mut Client, version: &str| {
+        client
+            .execute("UPDATE pg_extension SET extversion = $1 WHERE extname = 'insta_ids'", &[&version])
+            .unwrap();
+    };
+    is_of(&mut client, "0.8.10");
     let [severity, code, object, detail, hint] = &findings(&mut client)[0];
     assert_eq!([&severity[..], code, object], ["warning", "old_extension", "insta_ids"]);
     assert!(detail.contains(version) && detail.contains("0.8.10"), "{detail}");
     assert_eq!(hint, "ALTER EXTENSION insta_ids UPDATE");
 
-    // As in a server that still runs an older library.
-    client
-        .batch_execute(&format!(
-            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'insta_ids';
-             CREATE OR REPLACE FUNCTION insta_ids.library_version() RETURNS text STABLE LANGUAGE sql RETURN '0.8.10'"
-        ))
-        .unwrap();
-    assert_eq!(found(&mut client), ["old_library insta_ids"]);
+    // As on a standby that was not updated.
+    is_of(&mut client, "99.10.0");
+    let [severity, code, _, detail, _] = &findings(&mut client)[0];
+    assert_eq!([&severity[..], code], ["warning", "old_library"]);
+    assert!(detail.contains(version) && detail.contains("99.10.0"), "{detail}");
+    is_of(&mut client, "mine");
+    check_clean(&mut client);
+    is_of(&mut client, version);
+    check_clean(&mut client);
+
+    // As in a server that still runs a library from before that, or one that has no function for it.
+    for value in ["'0.8.10'", "missing()::text"] {
+        let planted = format!(
+            "SET check_function_bodies = off;
+             CREATE OR REPLACE FUNCTION insta_ids.library_version() RETURNS text STABLE LANGUAGE sql AS $$SELECT {value}$$"
+        );
+        client.batch_execute(&planted).unwrap();
+        assert_eq!(found(&mut client), ["old_library insta_ids"]);
+    }
 }
 
 /// Before PostgreSQL 17, where the library is not preloaded.

@@ -225,12 +225,15 @@ pub fn pg_config(option: &str) -> String {
 pub fn has(extension: &str) -> bool {
     let here = Path::new(&pg_config("--sharedir")).join(format!("extension/{extension}.control")).exists();
     if !here {
-        // Not by eprintln, which is shown only when a test fails.
-        std::io::stderr()
-            .write_all(format!("SKIPPED: this PostgreSQL has no {extension}\n").as_bytes())
-            .unwrap();
+        skipped(&format!("this PostgreSQL has no {extension}"));
     }
     here
+}
+
+/// Says what is not tested here, and why.
+pub fn skipped(why: &str) {
+    // Not by eprintln, which is shown only when a test fails.
+    std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
 }
 
 /// Whether this PostgreSQL gives out shared memory at server start only.

@@ -14,7 +14,7 @@ use postgres::NoTls;
 use postgres::error::SqlState;
 
 use crate::cluster::checkout;
-use crate::cluster::{count, duplicates, ids, refused, texts, within};
+use crate::cluster::{count, duplicates, ids, refused, skipped, texts, within};
 use crate::pair::{Move, Pair, STEPS, shard_map};
 
 const FENCED: &SqlState = &SqlState::READ_ONLY_SQL_TRANSACTION;
@@ -740,7 +740,7 @@ fn a_full_disk() {
     };
     let mounted = mount("size=4m,mode=700");
     if !mounted.status.success() {
-        eprintln!("SKIPPED: nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr));
+        skipped(&format!("nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr)));
         return;
     }
     let _mounted = Mounted(small.clone());

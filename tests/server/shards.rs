@@ -731,6 +731,8 @@ fn privileges() {
             "insta_ids.clock()",
             "insta_ids.configured()",
             "insta_ids.dsn_parameters(text)",
+            "insta_ids.is_older(text,text)",
+            "insta_ids.library_version()",
             "insta_ids.next_ticket(text)",
             "insta_ids.percent_decoded(text)",
             "insta_ids.plproxy_partitions()",

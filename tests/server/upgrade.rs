@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use postgres::error::SqlState;
 use postgres::{Client, Error};
 
-use crate::cluster::{Cluster, PRELOAD, checkout, pg_config, preload_needed, refused, texts};
+use crate::cluster::{Cluster, PRELOAD, checkout, pg_config, preload_needed, refused, skipped, texts};
 use crate::shards::{PHOTOS, add, check_complete};
 
 /// All that belongs to the extension, as the catalog has it.
@@ -43,13 +43,24 @@ const SURFACE: &str = "
         SELECT concat_ws(' | ', relname, relpersistence, relreplident, reloptions) FROM pg_class
         WHERE relnamespace = 'insta_ids'::regnamespace
         UNION ALL
-        SELECT pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+        SELECT concat_ws(' | ', pg_get_triggerdef(pg_trigger.oid), tgenabled) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
         WHERE relnamespace = 'insta_ids'::regnamespace AND NOT tgisinternal
         UNION ALL
         SELECT concat_ws(' | ', conrelid::regclass, conname, pg_get_constraintdef(oid)) FROM pg_constraint
         WHERE connamespace = 'insta_ids'::regnamespace
         UNION ALL
         SELECT indexdef FROM pg_indexes WHERE schemaname = 'insta_ids'
+        UNION ALL
+        SELECT concat_ws(' | ', 'event trigger', evtname, evtevent, evtenabled, evttags, evtfoid::regprocedure) FROM pg_event_trigger
+        UNION ALL
+        SELECT concat_ws(' | ', 'operator', oid::regoperator, oprcode, oprrest, oprjoin, oprcom::regoperator, oprnegate::regoperator)
+        FROM pg_operator WHERE 'id_layout'::regtype IN (oprleft, oprright)
+        UNION ALL
+        SELECT concat_ws(' | ', 'cast', castsource::regtype, casttarget::regtype, castfunc::regprocedure, castcontext, castmethod)
+        FROM pg_cast WHERE 'id_layout'::regtype IN (castsource, casttarget)
+        UNION ALL
+        SELECT concat_ws(' | ', 'initial privileges', pg_describe_object(classoid, objoid, objsubid), initprivs::text)
+        FROM pg_init_privs WHERE privtype = 'e' AND pg_describe_object(classoid, objoid, objsubid) LIKE '%insta_ids%'
         UNION ALL
         SELECT concat_ws(' | ', 'configuration', unnest(extconfig)::regclass, unnest(extcondition))
         FROM pg_extension WHERE extname = 'insta_ids'
@@ -147,6 +158,14 @@ fn surface(client: &mut Client) -> String {
     client.query_one(SURFACE, &[]).unwrap().get(0)
 }
 
+/// That both surfaces are the same; says what differs.
+fn assert_same(one: &str, other: &str, what: &str) {
+    let lacks = |other: &str, line: &&str| !other.lines().any(|known| known == *line);
+    let left: Vec<_> = one.lines().filter(|line| lacks(other, line)).collect();
+    let right: Vec<_> = other.lines().filter(|line| lacks(one, line)).collect();
+    assert!(one == other, "{what}: {left:#?} for {right:#?}");
+}
+
 /// A session that mints, into a table that refuses the same id twice.
 struct Minting {
     is_over: Arc<AtomicBool>,
@@ -205,7 +224,7 @@ fn an_update_gives_what_a_fresh_install_gives() {
         client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
         insert(&mut client, 1000).unwrap();
         minting.end().unwrap();
-        assert_eq!(surface(&mut client), fresh, "updated from {database}");
+        assert_same(&surface(&mut client), &fresh, &format!("updated from {database}"));
 
         // What that version has made is as if this one had.
         if release.provisions() {
@@ -219,6 +238,42 @@ fn an_update_gives_what_a_fresh_install_gives() {
     }
 }
 
+/// While somebody reads what it alters, it keeps nobody waiting for long, and changes nothing.
+#[test]
+fn an_update_gives_way() {
+    let cluster = Cluster::bare("gives_way", &[PRELOAD]);
+    let mut client = cluster.connect();
+    let release = Release::of("0.8.0");
+    release.create(&mut client, &release.name());
+    let mut reader = cluster.connect();
+    reader.batch_execute("BEGIN; TABLE insta_ids.map").unwrap();
+    let error = refused(&mut client, "ALTER EXTENSION insta_ids UPDATE");
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
+    assert_eq!(
+        texts(&mut client, "SELECT extversion FROM pg_extension WHERE extname = 'insta_ids'"),
+        ["0.8.0"]
+    );
+    reader.batch_execute("COMMIT").unwrap();
+    client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
+    assert_eq!(texts(&mut client, "SELECT current_setting('lock_timeout')"), ["0"]);
+}
+
+/// What somebody's event trigger lacks is not taken for what the library lacks.
+#[test]
+fn errors_of_others_are_theirs() {
+    let cluster = Cluster::bare("others", &[PRELOAD]);
+    let mut client = cluster.connect();
+    let trigger = "
+        CREATE FUNCTION audit() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM missing(); END';
+        CREATE EVENT TRIGGER audit ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION audit()";
+    client.batch_execute(trigger).unwrap();
+    let error = refused(&mut client, "CREATE EXTENSION insta_ids");
+    assert_eq!(
+        (error.code(), error.message()),
+        (&SqlState::UNDEFINED_FUNCTION, "function missing() does not exist")
+    );
+}
+
 /// A version that was released stays what it is: to change what a user has is to make another one.
 #[test]
 fn a_released_version_is_not_changed() {
@@ -227,7 +282,7 @@ fn a_released_version_is_not_changed() {
     for release in Release::all().iter().filter(|release| release.name() == env!("CARGO_PKG_VERSION")) {
         let mut client = cluster.connect();
         release.create(&mut client, "frozen");
-        assert!(surface(&mut client) == fresh, "{} differs from what it was", release.script.display());
+        assert_same(&fresh, &surface(&mut client), &format!("now and {}", release.script.display()));
     }
 }
 
@@ -238,7 +293,7 @@ fn the_older_library_beside_this_one() {
     for release in Release::earlier().skip(1) {
         let name = release.name();
         let Some(older) = release.library() else {
-            eprintln!("SKIPPED: the library of {name} was not built");
+            skipped(&format!("the library of {name} was not built"));
             continue;
         };
         let cluster = Cluster::made("exchanged", &["make", PRELOAD]);
@@ -292,6 +347,10 @@ fn the_older_library_beside_this_one() {
         let mut client = cluster.connect();
         client.batch_execute("ALTER EXTENSION insta_ids UPDATE").unwrap();
         insert(&mut client, 1000).unwrap();
-        assert_eq!(surface(&mut client), fresh_surface(&cluster), "updated from {}", release.name());
+        assert_same(
+            &surface(&mut client),
+            &fresh_surface(&cluster),
+            &format!("updated from {}", release.name()),
+        );
     }
 }

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-#[cfg(feature = "pg18")]
-use crate::cluster::checkout;
 use crate::cluster::{Cluster, pg_config};
+#[cfg(feature = "pg18")]
+use crate::cluster::{checkout, skipped};
 #[cfg(feature = "pg18")]
 use crate::fault::{TIMED, quiet};
 use crate::minters::{Given, Minters, mint};
@@ -85,7 +85,7 @@ fn pg_upgrade() {
     let setup =
         Command::new(checkout().join("scripts/setup")).env("PG", "16").env("PG_CONFIG", "").output().unwrap();
     if !setup.status.success() {
-        eprintln!("SKIPPED: there is no PostgreSQL 16 here: {}", String::from_utf8_lossy(&setup.stderr));
+        skipped(&format!("there is no PostgreSQL 16 here: {}", String::from_utf8_lossy(&setup.stderr)));
         return;
     }
     let old = String::from_utf8(setup.stdout).unwrap().trim().to_owned();
