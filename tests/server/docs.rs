@@ -30,6 +30,7 @@ fn every_example_runs() {
         "docs/recipes.md",
         "docs/shards.md",
         "docs/servers.md",
+        "docs/clients.md",
     ] {
         let cluster = Cluster::start("docs");
         let mut client = cluster.connect();
@@ -53,6 +54,22 @@ fn every_example_runs() {
             assert_eq!(results.is_ok(), succeeds, "{document}: {example}{:?}", results.err());
         }
     }
+}
+
+/// Recipes are of the projects that scripts/clients tries.
+#[test]
+fn recipes_are_tried() {
+    let text = fs::read_to_string(checkout().join("docs/clients.md")).unwrap();
+    let mut recipes = 0;
+    for block in text.split("```").skip(1).step_by(2) {
+        let (kind, code) = block.split_once('\n').unwrap();
+        if let Some((_, path)) = kind.split_once(' ') {
+            let file = fs::read_to_string(checkout().join(path)).unwrap();
+            assert!(file.contains(&format!("\n{code}")), "not in {path}: {code}");
+            recipes += 1;
+        }
+    }
+    assert!(recipes > 0);
 }
 
 #[test]
