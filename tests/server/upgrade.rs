@@ -289,13 +289,14 @@ fn a_released_version_is_not_changed() {
 /// The library is exchanged while the server runs, as packages do it.
 #[test]
 fn the_older_library_beside_this_one() {
-    // In 0.1.0 nothing was shared that another library could find.
+    // In 0.1.0 nothing was shared that another library could find; others than the last are not built for every server.
+    let newest = Release::earlier().last().unwrap();
+    if newest.library().is_none() {
+        skipped(&format!("the library of {} was not built", newest.name()));
+    }
     for release in Release::earlier().skip(1) {
         let name = release.name();
-        let Some(older) = release.library() else {
-            skipped(&format!("the library of {name} was not built"));
-            continue;
-        };
+        let Some(older) = release.library() else { continue };
         let cluster = Cluster::made("exchanged", &["make", PRELOAD]);
         let directory = cluster.socket.join("library");
         fs::create_dir(&directory).unwrap();
