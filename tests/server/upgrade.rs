@@ -4,6 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -236,6 +237,49 @@ fn an_update_gives_what_a_fresh_install_gives() {
             assert_eq!(texts(&mut client, "SELECT f::text FROM insta_ids.check() f"), [""; 0]);
         }
     }
+}
+
+/// What `make install` does to a running server: the library is never missing, neither for sessions that have it nor for
+/// new ones.
+#[test]
+fn installed_while_sessions_come() {
+    let cluster = Cluster::start("installed");
+    let mut client = cluster.connect();
+    client.batch_execute(TABLE).unwrap();
+    let staged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("staged");
+    let [libraries, extensions] =
+        [pg_config("--pkglibdir"), format!("{}/extension", pg_config("--sharedir"))];
+    let files = [
+        format!("{libraries}/insta_ids.so"),
+        format!("{extensions}/insta_ids.control"),
+        format!("{extensions}/insta_ids--{}.sql", env!("CARGO_PKG_VERSION")),
+    ];
+    for file in &files {
+        let copy = staged.join(&file[1..]);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(file, copy).unwrap();
+    }
+    let before = Minting::start(client);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20 {
+                let placed = Command::new(checkout().join("scripts/place"))
+                    .arg(&staged)
+                    .env("PG_CONFIG", format!("{}/pg_config", pg_config("--bindir")))
+                    .status();
+                assert!(placed.unwrap().success());
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let mut sessions = 0;
+        while !is_over.load(Ordering::Relaxed) && !before.session.is_finished() {
+            insert(&mut cluster.connect(), 1).unwrap();
+            sessions += 1;
+        }
+        assert!(sessions > 20, "only {sessions} sessions");
+    });
+    before.end().unwrap();
 }
 
 /// While somebody reads what it alters, it keeps nobody waiting for long, and changes nothing.
