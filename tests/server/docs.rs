@@ -65,7 +65,7 @@ fn recipes_are_tried() {
         let (kind, code) = block.split_once('\n').unwrap();
         if let Some((_, path)) = kind.split_once(' ') {
             let file = fs::read_to_string(checkout().join(path)).unwrap();
-            assert!(file.contains(&format!("\n{code}")), "not in {path}: {code}");
+            assert!(format!("\n{file}").contains(&format!("\n{code}")), "not in {path}: {code}");
             recipes += 1;
         }
     }
