@@ -34,8 +34,8 @@ clients: ## drivers and ORMs on a real server, directly and with PgBouncer: NAME
 	@scripts/clients $(NAMES)
 torture: ## crashes, clocks that are set, promotions: MINUTES=10 or as many as you like, SEED=n
 	@scripts/torture
-broken: ## the tests that must fail when a mechanism is switched off
-	@scripts/broken
+broken: ## the tests that must fail when a mechanism is switched off: NAMES='lease guard' chooses
+	@scripts/broken $(NAMES)
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
 deny: ## licences and sources of dependencies
@@ -49,5 +49,5 @@ dist: ## the archive for PGXN, of the last commit
 	@scripts/dist
 deb: ## the package of Debian for the server of PG
 	@scripts/deb
-packages: ## the archive and the packages of all servers, tried in Debians that nothing was installed in
-	@scripts/packages
+packages: ## the archive, and the packages of MATRIX='15 16 17 18', tried in Debians that nothing was installed in
+	@scripts/packages $(MATRIX)

@@ -442,7 +442,7 @@ fn by_the_book() {
             // Again and again, as it says.
             if let Some((query, _)) = line.split_once(";  -- until it is true") {
                 let wait = query.replacen("SELECT ", "SELECT pg_sleep(0.1) WHERE NOT ", 1);
-                script += &format!("{wait};\n").repeat(100);
+                script += &format!("{wait};\n").repeat(1000);
             } else {
                 script.extend([line, "\n"]);
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, count};
+use crate::cluster::{Cluster, PRELOAD, count, within};
 
 /// As far as `insta_ids.max_ahead_ms` lets ids run ahead when it is not set.
 const AHEAD_MS: i64 = 10;
@@ -31,9 +31,7 @@ fn on_time(name: &str) -> Cluster {
     client.batch_execute("CREATE SEQUENCE first").unwrap();
     client.query_one("SELECT next_id(5, 'first')", &[]).unwrap();
     let ahead = "SELECT ahead > interval '0' FROM insta_ids.clock()";
-    while client.query_one(ahead, &[]).unwrap().get(0) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    within(Duration::from_mins(1), || !client.query_one(ahead, &[]).unwrap().get::<_, bool>(0));
     cluster
 }
 
@@ -83,9 +81,7 @@ fn set_max_ahead(client: &mut postgres::Client, ms: i64) {
     client.batch_execute(&query).unwrap();
     client.batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'").unwrap();
     let in_force = "SELECT setting::bigint FROM pg_settings WHERE name = 'insta_ids.max_ahead_ms'";
-    while client.query_one(in_force, &[]).unwrap().get::<_, i64>(0) != ms {
-        thread::sleep(Duration::from_millis(10));
-    }
+    within(Duration::from_mins(1), || count(client, in_force) == ms);
 }
 
 #[test]
@@ -148,7 +144,7 @@ fn timeouts_leave_nothing_claimed() {
         sessions.into_iter().map(|session| session.join().unwrap()).sum()
     });
     // A slot that was pushed far ahead would hold this call up until the clock has come there.
-    client.batch_execute("SET statement_timeout = '200ms'").unwrap();
+    client.batch_execute("SET statement_timeout = '5s'").unwrap();
     let ahead: i64 = client
         .query_one(
             "SELECT (extract(epoch FROM id_time(next_id(5, 's')) - clock_timestamp()) * 1000)::bigint",
@@ -169,7 +165,10 @@ fn stopped_by(cluster: &Cluster, stop: &str) -> Duration {
     thread::scope(|scope| {
         let call = scope.spawn(move || client.query("SELECT next_id(5, 's')", &[]).is_err());
         let waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Extension'";
-        while other.query_opt(waiting, &[&pid]).unwrap().is_none() {}
+        within(Duration::from_mins(1), || {
+            assert!(!call.is_finished(), "the call did not wait");
+            other.query_opt(waiting, &[&pid]).unwrap().is_some()
+        });
         let asked = Instant::now();
         other.query(&format!("SELECT {stop}({pid})"), &[]).unwrap();
         assert!(call.join().unwrap(), "the call went on");
