@@ -1071,13 +1071,14 @@ DECLARE
     extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
     library text;
     installed text;
+    hint text;
 BEGIN
     BEGIN
         PERFORM insta_ids.clock();
     EXCEPTION
         WHEN object_not_in_prerequisite_state THEN
-            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM),
-                'Add insta_ids to "shared_preload_libraries" in postgresql.conf, and restart the server.')::insta_ids.finding;
+            GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM), hint)::insta_ids.finding;
     END;
 
     BEGIN

@@ -193,6 +193,7 @@ CREATE FUNCTION insta_ids.unfence(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be opened');
     -- Nobody assigns shards meanwhile.
     LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);

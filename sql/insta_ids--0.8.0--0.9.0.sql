@@ -23,6 +23,303 @@ SELECT pg_catalog.set_config('lock_timeout', '2s', true) WHERE pg_catalog.curren
 ALTER TABLE insta_ids.map REPLICA IDENTITY FULL;
 ALTER TABLE insta_ids.writer REPLICA IDENTITY FULL;
 
+-- The map, fences, shards and moves
+
+CREATE OR REPLACE FUNCTION insta_ids.drop_node(node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    assigned record;
+BEGIN
+    PERFORM insta_ids.check_isolation('a node cannot be dropped');
+    LOCK TABLE insta_ids.node, insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    SELECT a.first, a.last INTO assigned FROM insta_ids.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('node "%s" has shards', node),
+            DETAIL = format('It has those from %s to %s.', assigned.first, assigned.last),
+            HINT = 'Move them first, or assign them to another node if they are there.';
+    ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE drop_node.node IN (m.from_node, m.to_node)) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shards move from or to node "%s"', node),
+            HINT = 'See insta_ids.moves.';
+    END IF;
+    DELETE FROM insta_ids.node n WHERE n.node = drop_node.node;
+    IF NOT FOUND THEN
+        PERFORM insta_ids.check_node(node);
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.assign(first integer, last integer, node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.check_isolation('shards cannot be assigned');
+    PERFORM insta_ids.check_range(first, last, 1);
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_node(node);
+    IF EXISTS (
+        SELECT FROM insta_ids.assignment a
+        WHERE a.first <= assign.first AND a.last >= assign.last AND a.node = assign.node)
+    THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids.set_assignments(array_agg(p.first), array_agg(p.last), array_agg(p.node))
+    FROM (
+        SELECT a.first, least(a.last, assign.first - 1), a.node FROM insta_ids.assignment a WHERE a.first < assign.first
+        UNION ALL
+        SELECT greatest(a.first, assign.last + 1), a.last, a.node FROM insta_ids.assignment a WHERE a.last > assign.last
+        UNION ALL
+        VALUES (assign.first, assign.last, assign.node)
+    ) p (first, last, node);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.unfence(shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be opened');
+    -- Nobody assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);
+    PERFORM insta_ids.open_shards(ARRAY[shard]);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEFAULT false) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+AS $$
+DECLARE
+    schema name := insta_ids.schema_of(shard);
+    remains name;
+    dropped oid;
+    relation regclass;
+    has_rows boolean;
+BEGIN
+    PERFORM insta_ids.check_moves(shard, shard);
+    SELECT d.schema INTO remains FROM insta_ids.moved d WHERE d.shard = drop_shard.shard FOR UPDATE;
+    IF remains IS NOT NULL THEN
+        UPDATE insta_ids.moved d SET schema = NULL WHERE d.shard = drop_shard.shard;
+        IF NOT force THEN
+            PERFORM insta_ids.check_dependents(shard, to_regnamespace(quote_ident(remains)));
+        END IF;
+        EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', remains);
+        RETURN;
+    END IF;
+    DELETE FROM insta_ids.fence f WHERE f.shard = drop_shard.shard;
+    DELETE FROM insta_ids.shard s WHERE s.shard = drop_shard.shard;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('shard %s does not exist', shard);
+    END IF;
+    DELETE FROM insta_ids.shard_migration s WHERE s.shard = drop_shard.shard;
+    -- Only now: who had its row before may have dropped it, and made it anew.
+    dropped := to_regnamespace(quote_ident(schema));
+    IF dropped IS NULL THEN
+        RETURN;
+    END IF;
+
+    IF NOT force THEN
+        PERFORM insta_ids.check_isolation('whether a shard is empty cannot be told');
+        -- Nothing is made in it from here on.
+        PERFORM insta_ids.lock_schema(dropped);
+        FOR relation IN
+            SELECT c.oid FROM pg_class c WHERE c.relnamespace = dropped AND c.relkind IN ('r', 'p') ORDER BY c.oid
+        LOOP
+            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', relation);
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', relation) INTO has_rows;
+            IF has_rows THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('shard %s is not empty', shard),
+                    DETAIL = format('Table %s has rows.', relation),
+                    HINT = 'Use force => true to drop it with all that is in it.';
+            END IF;
+        END LOOP;
+        PERFORM insta_ids.check_dependents(shard, dropped);
+    END IF;
+    EXECUTE format('DROP SCHEMA %I CASCADE', schema);
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
+        first integer, last integer, from_node name, verify text DEFAULT 'full', lock_timeout text DEFAULT '2s',
+        max_lag bigint DEFAULT 1048576)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
+    here pg_catalog.name;
+    step pg_catalog.text;
+    offer pg_catalog.jsonb;
+    mark pg_catalog.jsonb;
+    ours pg_catalog.jsonb;
+    theirs pg_catalog.jsonb;
+    relation pg_catalog.text;
+    handed_over pg_catalog.jsonb;
+    fenced_at pg_catalog.timestamptz;
+    told_at pg_catalog.timestamptz := '-infinity';
+    lag bigint;
+    lead interval;
+    table_slots pg_catalog.name[] := '{}';
+    progress pg_catalog.record;
+BEGIN
+    CALL insta_ids.new_transaction();
+    IF num_nulls(first, last, from_node, lock_timeout, max_lag) > 0 OR verify IS NULL
+        OR verify NOT IN ('full', 'count', 'none')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'arguments of move_shards are not complete',
+            DETAIL = 'First and last shard, the node that they come from, and verify => ''full'', ''count'' or ''none''.';
+    END IF;
+    here := insta_ids.own_node();
+    SELECT m.step INTO step FROM insta_ids.move m
+    WHERE (m.name, m.from_node, m.to_node) = (move, move_shards.from_node, here);
+    IF NOT FOUND THEN
+        PERFORM insta_ids.check_moves(first, last), insta_ids.check_absent(first, last);
+    END IF;
+    PERFORM insta_ids.connect_node(from_node);
+
+    IF step IS NULL THEN
+        offer := insta_ids.ask_node(format('SELECT insta_ids.move_offer(%s, %s, %L)', first, last, here));
+        BEGIN
+            PERFORM insta_ids.prepare_move(offer, path);
+        EXCEPTION WHEN OTHERS THEN
+            -- What another session has offered is its own.
+            IF (offer ->> 'is_new')::boolean THEN
+                PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L)', move));
+            END IF;
+            RAISE;
+        END;
+        CALL insta_ids.new_transaction();
+        RAISE NOTICE 'move_shards: prepared, % shards, % here', jsonb_array_length(offer -> 'shards'),
+            pg_size_pretty((offer ->> 'bytes')::bigint);
+    END IF;
+    IF step IS DISTINCT FROM 'handed over' THEN
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_slot(%L)', move));
+        PERFORM insta_ids.move_subscribe(move);
+        CALL insta_ids.new_transaction();
+        LOOP
+            lag := insta_ids.ask_node(format('SELECT to_jsonb(insta_ids.move_lag(%L))', move));
+            EXIT WHEN insta_ids.move_copied(move) AND lag <= max_lag;
+            IF clock_timestamp() > told_at + interval '1 s' THEN
+                told_at := clock_timestamp();
+                SELECT * INTO progress FROM insta_ids.moves p WHERE p.name = move;
+                RAISE NOTICE 'move_shards: % of % tables copied, % rows, % of %, % behind', progress.tables_copied,
+                    progress.tables, progress.rows, pg_size_pretty(progress.bytes), pg_size_pretty(progress.bytes_total),
+                    pg_size_pretty(lag);
+                -- Of those that were there a second ago.
+                table_slots := ARRAY(
+                    SELECT unnest(table_slots) INTERSECT SELECT unnest(insta_ids.move_table_slots(move)));
+                IF insta_ids.ask_node(format('SELECT to_jsonb(insta_ids.move_slots_lost(%L))', table_slots)) = 'true' THEN
+                    RAISE NOTICE 'move_shards: begins to copy again, as a server died while a table was at its end';
+                    PERFORM insta_ids.move_recopy(move);
+                END IF;
+                table_slots := insta_ids.move_table_slots(move);
+            END IF;
+            PERFORM pg_sleep(0.02);
+            CALL insta_ids.new_transaction();
+        END LOOP;
+        -- So that the first queries here are planned as they should be.
+        FOR relation IN
+            SELECT r.relation FROM insta_ids.move m
+            JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
+            WHERE m.name = move
+        LOOP
+            EXECUTE format('ANALYZE %s', relation);
+        END LOOP;
+        CALL insta_ids.new_transaction();
+
+        -- Not only after it.
+        lead := (insta_ids.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
+            - clock_timestamp();
+        IF lead > current_setting('insta_ids.clock_tolerance')::interval THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, from_node),
+                DETAIL = format('"insta_ids.clock_tolerance" is %s.', current_setting('insta_ids.clock_tolerance')),
+                HINT = 'Correct the clock, and call again.';
+        END IF;
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_fence(%L, %L)', move, lock_timeout));
+        fenced_at := clock_timestamp();
+        mark := insta_ids.ask_node(format('SELECT insta_ids.move_mark(%L)', move));
+        RAISE NOTICE 'move_shards: fenced on node "%"', from_node;
+        LOOP
+            EXIT WHEN insta_ids.move_drained(move, mark);
+            PERFORM pg_sleep(0.01);
+            CALL insta_ids.new_transaction();
+        END LOOP;
+        IF verify <> 'none' THEN
+            PERFORM insta_ids.begin_to_ask_node(format('SELECT insta_ids.move_hashes(%L, %L)', move, verify));
+            ours := insta_ids.move_hashes(move, verify);
+            theirs := insta_ids.await_node();
+        END IF;
+        handed_over := insta_ids.move_hand_over(move, mark, theirs, ours);
+        CALL insta_ids.new_transaction();
+        RAISE NOTICE 'move_shards: handed over, % ms after the fence',
+            round(extract(epoch FROM clock_timestamp() - fenced_at) * 1000);
+    END IF;
+
+    handed_over := coalesce(handed_over, insta_ids.move_hand_over(move));
+    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_finish(%L, %L)', move, handed_over));
+    PERFORM insta_ids.move_finish(move);
+    CALL insta_ids.new_transaction();
+    RAISE NOTICE 'move_shards: finished; the map has version %', handed_over ->> 'version';
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.move_abort(first integer, last integer, from_node name DEFAULT NULL)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
+    moving insta_ids.move;
+    there pg_catalog.jsonb;
+    cancellation pg_catalog.jsonb;
+BEGIN
+    CALL insta_ids.new_transaction();
+    SELECT * INTO moving FROM insta_ids.move m WHERE m.name = move;
+    IF NOT FOUND AND from_node IS NULL THEN
+        PERFORM insta_ids.open_move(move);
+    END IF;
+    PERFORM insta_ids.connect_node(coalesce(moving.from_node, from_node));
+    there := insta_ids.ask_node(format('SELECT jsonb_build_object(''id'', max(m.id::text), ''to_node'', max(m.to_node::text),'
+        || ' ''outcome'', insta_ids.move_outcome(%L)) FROM insta_ids.move m WHERE m.name = %L', moving.id, move));
+    IF there ->> 'to_node' <> insta_ids.own_node() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', first, last),
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on node "%s".', first, last,
+                coalesce(moving.from_node, from_node), there ->> 'to_node');
+    END IF;
+    -- Whatever is here of them may be all that there is.
+    IF there ->> 'outcome' = 'handed over' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" has let go of shards from %s to %s', moving.from_node, first, last),
+            DETAIL = format('They were handed over, which this server has lost: here the move is %s.', moving.step);
+    END IF;
+    IF moving.id IS NOT NULL OR there ->> 'id' IS NOT NULL THEN
+        cancellation := insta_ids.move_cancel(move, coalesce(moving.id, (there ->> 'id')::uuid));
+        -- From here on the shards cannot be taken over any more.
+        CALL insta_ids.new_transaction();
+    END IF;
+    IF there ->> 'id' IS NOT NULL THEN
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L, %L)', move, cancellation));
+    END IF;
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
+END
+$$;
+
 -- Checking
 
 -- What the map, the fences and the moves do not agree in with this server.
@@ -98,13 +395,14 @@ DECLARE
     extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
     library text;
     installed text;
+    hint text;
 BEGIN
     BEGIN
         PERFORM insta_ids.clock();
     EXCEPTION
         WHEN object_not_in_prerequisite_state THEN
-            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM),
-                'Add insta_ids to "shared_preload_libraries" in postgresql.conf, and restart the server.')::insta_ids.finding;
+            GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM), hint)::insta_ids.finding;
     END;
 
     BEGIN

@@ -231,6 +231,7 @@ AS $$
 DECLARE
     assigned record;
 BEGIN
+    PERFORM insta_ids.check_isolation('a node cannot be dropped');
     LOCK TABLE insta_ids.node, insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
     SELECT a.first, a.last INTO assigned FROM insta_ids.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
     IF FOUND THEN
@@ -320,8 +321,9 @@ CREATE FUNCTION insta_ids.assign(first integer, last integer, node name) RETURNS
 AS $$
 BEGIN
     PERFORM insta_ids.check_isolation('shards cannot be assigned');
-    PERFORM insta_ids.check_range(first, last, 1), insta_ids.check_node(node);
+    PERFORM insta_ids.check_range(first, last, 1);
     LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_node(node);
     IF EXISTS (
         SELECT FROM insta_ids.assignment a
         WHERE a.first <= assign.first AND a.last >= assign.last AND a.node = assign.node)

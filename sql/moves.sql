@@ -960,15 +960,15 @@ DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
     here pg_catalog.name;
-    step text;
-    offer jsonb;
-    mark jsonb;
-    ours jsonb;
-    theirs jsonb;
+    step pg_catalog.text;
+    offer pg_catalog.jsonb;
+    mark pg_catalog.jsonb;
+    ours pg_catalog.jsonb;
+    theirs pg_catalog.jsonb;
     relation pg_catalog.text;
-    handed_over jsonb;
-    fenced_at timestamptz;
-    told_at timestamptz := '-infinity';
+    handed_over pg_catalog.jsonb;
+    fenced_at pg_catalog.timestamptz;
+    told_at pg_catalog.timestamptz := '-infinity';
     lag bigint;
     lead interval;
     table_slots pg_catalog.name[] := '{}';
@@ -1087,8 +1087,8 @@ DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
     moving insta_ids.move;
-    there jsonb;
-    cancellation jsonb;
+    there pg_catalog.jsonb;
+    cancellation pg_catalog.jsonb;
 BEGIN
     CALL insta_ids.new_transaction();
     SELECT * INTO moving FROM insta_ids.move m WHERE m.name = move;

@@ -174,7 +174,7 @@ AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
     remains name;
-    dropped oid := to_regnamespace(quote_ident(schema));
+    dropped oid;
     relation regclass;
     has_rows boolean;
 BEGIN
@@ -196,6 +196,8 @@ BEGIN
             MESSAGE = format('shard %s does not exist', shard);
     END IF;
     DELETE FROM insta_ids.shard_migration s WHERE s.shard = drop_shard.shard;
+    -- Only now: who had its row before may have dropped it, and made it anew.
+    dropped := to_regnamespace(quote_ident(schema));
     IF dropped IS NULL THEN
         RETURN;
     END IF;

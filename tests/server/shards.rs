@@ -825,6 +825,26 @@ fn no_shard_of_others() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 3);
 }
 
+/// What another session has dropped, made anew and filled meanwhile is a shard with rows.
+#[test]
+fn dropped_and_made_anew_meanwhile() {
+    let (cluster, mut client) = set_up("anew", 10);
+    add(&mut client, "0001", PHOTOS);
+    client.batch_execute("SELECT insta_ids.create_shard(5); SELECT insta_ids.fence(5)").unwrap();
+    client
+        .batch_execute(
+            "BEGIN; SELECT insta_ids.drop_shard(5); SELECT insta_ids.create_shard(5);
+             INSERT INTO insta5.photos DEFAULT VALUES",
+        )
+        .unwrap();
+    let dropping = Running::start(cluster.connect(), "SELECT insta_ids.drop_shard(5)");
+    dropping.await_waiting(&mut cluster.connect());
+    client.batch_execute("COMMIT").unwrap();
+    let error = dropping.end().unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "shard 5 is not empty");
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta5.photos"), 1);
+}
+
 /// Nobody inserts between the look and the drop, also not into a table that was made meanwhile.
 #[test]
 fn dropped_only_if_empty() {
