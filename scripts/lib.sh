@@ -46,6 +46,9 @@ step() {
     fi
 }
 
+# seconds_since TIME: of EPOCHREALTIME.
+seconds_since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }'; }
+
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"

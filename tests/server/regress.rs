@@ -2,13 +2,12 @@
 
 use std::process::Command;
 
-use crate::cluster::{Cluster, PRELOAD, checkout, pg_config};
+use crate::cluster::{Cluster, PRELOAD, checkout};
 
 #[test]
 fn pg_regress() {
     let cluster = Cluster::bare("regress", &[PRELOAD]);
     let run = Command::new(checkout().join("scripts/installcheck"))
-        .env("PG_CONFIG", format!("{}/pg_config", pg_config("--bindir")))
         .env("PGHOST", &cluster.socket)
         .env("PGUSER", "postgres")
         .output()
