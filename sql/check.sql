@@ -357,7 +357,7 @@ CREATE FUNCTION insta_ids.in_shard(words text, schema name, shard integer) RETUR
 
 -- The statement that makes an object of a shard as its definition says, if there is one. If it could lose something, or
 -- keeps others waiting for as long as the table is large, that is said before it, and a colon.
-CREATE FUNCTION insta_ids.mending(
+CREATE FUNCTION insta_ids.repair_statement(
         difference text, kind text, relation text, name text, definition text, schema name, shard integer)
     RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -642,7 +642,7 @@ BEGIN
            coalesce(
                -- As in most, not in the first of many that all differ.
                CASE WHEN d.difference <> 'different' OR 2 * d.weight > d.total THEN
-                   insta_ids.mending(d.difference, d.kind, d.relation, d.name,
+                   insta_ids.repair_statement(d.difference, d.kind, d.relation, d.name,
                        d.elsewhere || CASE WHEN d.difference = 'missing' THEN coalesce(d.besides, '') ELSE '' END,
                        s.schema, s.shard)
                END,
@@ -859,11 +859,7 @@ AS $$
 DECLARE
     config insta_ids.config := insta_ids.configured();
     last_instant CONSTANT timestamptz := @extschema@.id_time(9223372036854775807, config.layout);
-    -- As the server reckons: each process that can have a transaction, and each prepared transaction, so many.
-    locks CONSTANT bigint := current_setting('max_locks_per_transaction')::bigint
-        * (SELECT sum(setting::bigint) FROM pg_settings
-           WHERE name IN ('max_connections', 'max_prepared_transactions', 'max_worker_processes', 'max_wal_senders',
-               'autovacuum_max_workers'));
+    locks CONSTANT bigint := insta_ids.lock_capacity();
 BEGIN
     RETURN QUERY
     SELECT 'locks of pg_dump', current_database()::text, count(*)::numeric, locks::numeric, NULL::timestamptz
@@ -1055,13 +1051,12 @@ $$;
 
 -- The server
 
--- Whether a version comes before another one. Of what is no number nothing is known, but that it was before there were any here.
+-- Whether a version comes before another one; NULL if one is no number.
 CREATE FUNCTION insta_ids.is_older(version text, other text) RETURNS boolean
     IMMUTABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN CASE
     WHEN version ~ '^\d{1,8}(\.\d{1,8})*$' AND other ~ '^\d{1,8}(\.\d{1,8})*$'
     THEN string_to_array(version, '.')::integer[] < string_to_array(other, '.')::integer[]
-    ELSE coalesce(version = 'before 0.9.0', false)
 END;
 
 CREATE FUNCTION insta_ids.check_server() RETURNS SETOF insta_ids.finding
@@ -1094,7 +1089,7 @@ BEGIN
         library := insta_ids.library_version();
     EXCEPTION
         WHEN undefined_function THEN
-            library := 'before 0.9.0';
+            library := NULL;
     END;
     BEGIN
         installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
@@ -1105,10 +1100,11 @@ BEGIN
     END;
     RETURN QUERY
     SELECT 'warning', 'old_library', 'insta_ids',
-           format('The library that this session runs is of version %s, and version %s is installed.', library,
+           format('The library that this session runs is of version %s, and version %s is installed.',
+               coalesce(library, 'before 0.9.0'),
                CASE WHEN insta_ids.is_older(extension, installed) THEN installed ELSE extension END),
            'Install the newest version, and restart the server.'
-    WHERE insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
+    WHERE library IS NULL OR insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
     RETURN QUERY
     SELECT 'warning', 'old_extension', 'insta_ids',
            format('The library is of version %s, and this database still has the functions of version %s.', library, extension),

@@ -36,13 +36,13 @@ COMMENT ON FUNCTION id_json(bigint) IS
 COMMENT ON FUNCTION id_json(bigint, id_layout) IS
     'parts of an id as JSON, the id itself as a string';
 COMMENT ON FUNCTION id_min(timestamptz) IS
-    'smallest id of an instant';
+    'smallest id of the unit of time that an instant is in';
 COMMENT ON FUNCTION id_min(timestamptz, id_layout) IS
-    'smallest id of an instant';
+    'smallest id of the unit of time that an instant is in';
 COMMENT ON FUNCTION id_max(timestamptz) IS
-    'greatest id of an instant';
+    'greatest id of the unit of time that an instant is in';
 COMMENT ON FUNCTION id_max(timestamptz, id_layout) IS
-    'greatest id of an instant';
+    'greatest id of the unit of time that an instant is in';
 COMMENT ON FUNCTION id_between(bigint, timestamptz, timestamptz) IS
     'whether an id is from lo (inclusive) to hi (exclusive)';
 COMMENT ON FUNCTION id_between(bigint, timestamptz, timestamptz, id_layout) IS
@@ -144,7 +144,7 @@ COMMENT ON FUNCTION insta_ids.drop_shard(integer, boolean) IS
 COMMENT ON FUNCTION insta_ids.lock_schema(oid) IS
     'lets nobody make anything in a schema until the transaction ends';
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
-    'lets a role set up, create, migrate and drop shards';
+    'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence, move and drop them';
 COMMENT ON FUNCTION insta_ids.keep_config() IS
     'keeps what init set up from being changed';
 COMMENT ON TABLE insta_ids.config IS
@@ -170,7 +170,7 @@ COMMENT ON FUNCTION insta_ids.finish_migration(text, integer, text) IS
 COMMENT ON FUNCTION insta_ids.note_transactions(boolean) IS
     'notes how the transactions of this session end';
 COMMENT ON FUNCTION insta_ids.transactions_committed() IS
-    'whether a transaction was committed since note_transactions, and none failed';
+    'whether a transaction was committed since note_transactions, and none failed; NULL if it was not called';
 COMMENT ON FUNCTION insta_ids.migration_by_script(text) IS
     'the migration of this name, if it cannot run in a transaction';
 COMMENT ON FUNCTION insta_ids.apply_migrations(integer, text, boolean) IS
@@ -194,7 +194,7 @@ COMMENT ON VIEW insta_ids.migration_status IS
 
 -- Progress
 COMMENT ON VIEW insta_ids.progress IS
-    'how far the calls of create_shards and migrate are that run now';
+    'how far the calls of create_shards, migrate and check_rows are that run now';
 COMMENT ON TABLE insta_ids.work IS
     'what the view progress shows';
 COMMENT ON PROCEDURE insta_ids.commit_batch(text, integer, integer, integer) IS
@@ -203,6 +203,8 @@ COMMENT ON PROCEDURE insta_ids.new_transaction() IS
     'commits, and begins a transaction that sees what others have done since';
 COMMENT ON FUNCTION insta_ids.check_range(integer, integer, integer) IS
     'refuses what is no range of shards or no size of a batch';
+COMMENT ON FUNCTION insta_ids.lock_capacity() IS
+    'how many locks the server has for sure, by its settings';
 COMMENT ON FUNCTION insta_ids.check_locks(integer) IS
     'refuses a batch that needs more locks than there are';
 COMMENT ON FUNCTION insta_ids.limit_catalog_cache() IS
@@ -226,7 +228,7 @@ COMMENT ON FUNCTION insta_ids.server_budget() IS
 COMMENT ON FUNCTION insta_ids.sequence_budget() IS
     'the part of budget about sequences';
 COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
-    'whether a version comes before another one';
+    'whether a version comes before another one; NULL if one is no number';
 COMMENT ON FUNCTION insta_ids.check_server() IS
     'the part of check about the server and the layout';
 COMMENT ON FUNCTION insta_ids.check_map() IS
@@ -257,7 +259,7 @@ COMMENT ON FUNCTION insta_ids.objects_of(integer[], boolean) IS
     'what is in shards, in words that are the same in each of them';
 COMMENT ON FUNCTION insta_ids.in_shard(text, name, integer) IS
     'words of objects_of as they are in a shard';
-COMMENT ON FUNCTION insta_ids.mending(text, text, text, text, text, name, integer) IS
+COMMENT ON FUNCTION insta_ids.repair_statement(text, text, text, text, text, name, integer) IS
     'statement that makes an object of a shard like those of others';
 COMMENT ON FUNCTION insta_ids.essence(text, oid[], text[], oid[], integer) IS
     'a stored expression without what differs from shard to shard';
@@ -379,7 +381,7 @@ COMMENT ON FUNCTION insta_ids.claim(integer[]) IS
     'locks shards that are here, so that nobody else alters or moves them';
 COMMENT ON FUNCTION insta_ids.lock_all(regclass[], text, regclass[], text, text) IS
     'locks tables and sequences when nobody is using them';
-COMMENT ON FUNCTION insta_ids.check_heirs(integer[]) IS
+COMMENT ON FUNCTION insta_ids.check_inheritance(integer[]) IS
     'refuses shards that share rows with another schema';
 COMMENT ON FUNCTION insta_ids.refuse(integer) IS
     'raises the error of a shard that is not written to here';
@@ -437,7 +439,7 @@ COMMENT ON FUNCTION insta_ids.move_cancel(name, uuid) IS
     'target: forgets what was made for a move whose shards were not handed over';
 COMMENT ON FUNCTION insta_ids.move_withdraw(name, jsonb) IS
     'source: takes an offer back that the target has cancelled, and opens the shards';
-COMMENT ON FUNCTION insta_ids.prepare_move(jsonb, text) IS
+COMMENT ON FUNCTION insta_ids.prepare_shards(jsonb, text) IS
     'the part that move_prepare and move_shards share';
 COMMENT ON FUNCTION insta_ids.take_migrations(jsonb, name) IS
     'adds the migrations of another node that are not here';

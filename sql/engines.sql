@@ -147,7 +147,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'extension "plproxy" is not installed in this database',
-            HINT = 'CREATE EXTENSION plproxy';
+            HINT = 'Create it: CREATE EXTENSION plproxy.';
     END IF;
     IF to_regnamespace('plproxy') IS NULL THEN
         CREATE SCHEMA plproxy;
@@ -168,7 +168,7 @@ BEGIN
     IF FOUND AND other.description IS DISTINCT FROM made THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_function',
-            MESSAGE = format('%s exists already', other.object),
+            MESSAGE = format('%s already exists', other.object),
             DETAIL = 'It says what other clusters are.',
             HINT = 'Let it return what insta_ids.map and insta_ids.plproxy_partitions() have for this cluster.';
     ELSIF FOUND THEN

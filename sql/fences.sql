@@ -87,13 +87,13 @@ $$;
 
 -- Tables that a statement on another one writes to, where only one of the two is of these shards: a fence stops that one
 -- only.
-CREATE FUNCTION insta_ids.check_heirs(shards integer[]) RETURNS void
+CREATE FUNCTION insta_ids.check_inheritance(shards integer[]) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    heir record;
+    shared record;
 BEGIN
-    SELECT coalesce(c.shard, p.shard) AS shard, i.inhrelid::regclass AS child, i.inhparent::regclass AS parent INTO heir
+    SELECT coalesce(c.shard, p.shard) AS shard, i.inhrelid::regclass AS child, i.inhparent::regclass AS parent INTO shared
     FROM pg_inherits i
     JOIN pg_class cc ON cc.oid = i.inhrelid AND cc.relkind IN ('r', 'p', 'f')
     JOIN pg_class pc ON pc.oid = i.inhparent
@@ -103,8 +103,8 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s shares rows with another schema', heir.shard),
-            DETAIL = format('Table %s is a partition or heir of %s.', heir.child, heir.parent),
+            MESSAGE = format('shard %s shares rows with another schema', shared.shard),
+            DETAIL = format('Table %s is a partition or child of %s.', shared.child, shared.parent),
             HINT = 'Detach the partition, or end the inheritance.';
     END IF;
 END
@@ -112,12 +112,13 @@ $$;
 
 -- Closes shards to all who write, when those who do have ended.
 CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
     next insta_ids.shard_relation;
 BEGIN
-    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_heirs(shards), insta_ids.commit_durably();
+    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_inheritance(shards),
+        insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
@@ -125,6 +126,8 @@ BEGIN
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
+    -- A foreign table cannot be locked but by its trigger.
+    PERFORM set_config('lock_timeout', lock_timeout, true);
     -- While it is not there, its own DDL is not refused.
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
     FOR next IN
@@ -258,7 +261,7 @@ BEGIN
             DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
             HINT = 'Try again when it has moved: see insta_ids.moves.';
     ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
-        PERFORM insta_ids.check_heirs(shards);
+        PERFORM insta_ids.check_inheritance(shards);
     END IF;
 END
 $$;

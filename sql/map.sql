@@ -173,7 +173,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('what is left of shard %s is still here', remains.shard),
             DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
-            HINT = format('SELECT insta_ids.drop_shard(%s)', remains.shard);
+            HINT = format('Drop it: SELECT insta_ids.drop_shard(%s).', remains.shard);
     END IF;
 END
 $$;

@@ -62,7 +62,7 @@ CREATE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids.migration
 -- relations, named without a schema, that it alters.
 CREATE FUNCTION insta_ids.statements(ddl text)
     RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[])
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
+    STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 CREATE FUNCTION insta_ids.note_transactions(failed boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'note_transactions_wrapper';
 CREATE FUNCTION insta_ids.transactions_committed() RETURNS boolean
@@ -481,7 +481,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('migration "%s" runs in transactions', name),
-            HINT = 'CALL insta_ids.migrate() applies it.';
+            HINT = 'Apply it: CALL insta_ids.migrate().';
     END IF;
     RETURN migration;
 END

@@ -80,17 +80,17 @@ BEGIN
             MESSAGE = 'all replication slots of this server are in use',
             HINT = 'Drop one that is not needed, or raise "max_replication_slots".';
     END IF;
-    PERFORM insta_ids.check_heirs(shards);
+    PERFORM insta_ids.check_inheritance(shards);
 
     SELECT o.* INTO obstacle FROM (
         SELECT s.shard, 1, format('Schema "%s" is missing.', s.schema), 'Restore it, or drop the shard.'
         FROM insta_ids.shard_schema s WHERE s.oid IS NULL
         UNION ALL
         SELECT s.shard, 2, CASE s.is_closed WHEN true THEN 'It is fenced.' ELSE 'It is moving.' END,
-               format('SELECT insta_ids.unfence(%s)', s.shard)
+               format('Open it: SELECT insta_ids.unfence(%s).', s.shard)
         FROM insta_ids.fence s
         UNION ALL
-        SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'CALL insta_ids.migrate()'
+        SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'Apply it: CALL insta_ids.migrate().'
         FROM insta_ids.migration_status m WHERE m.state <> 'applied'
         UNION ALL
         SELECT r.shard, 4, format('Table %s is %s.', r.relation, CASE r.kind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
@@ -98,7 +98,7 @@ BEGIN
         FROM insta_ids.shard_relation r WHERE r.kind = 'f' OR r.kind <> 'S' AND r.persistence = 'u'
         UNION ALL
         SELECT t.shard, 5, format('Table %s has no primary key, by which its rows could be told apart.', t.relation),
-               'Add a primary key, or: ' || format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation)
+               format('Add a primary key, or: ALTER TABLE %s REPLICA IDENTITY FULL.', t.relation)
         FROM insta_ids.unidentified_tables(shards) t
         UNION ALL
         SELECT r.shard, 6, r.object || ': ' || r.detail, r.hint
@@ -170,7 +170,7 @@ BEGIN
                 RAISE EXCEPTION USING
                     ERRCODE = 'object_not_in_prerequisite_state',
                     MESSAGE = format('the map does not have shard %s on this node', shard),
-                    HINT = format('SELECT insta_ids.assign(%s, %s, %L)', first, last, here);
+                    HINT = format('Assign it: SELECT insta_ids.assign(%s, %s, %L).', first, last, here);
             END IF;
         END LOOP;
         PERFORM insta_ids.claim(move.shards), insta_ids.check_movable(move.shards);
@@ -432,12 +432,14 @@ BEGIN
     IF insta_ids.move_outcome((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
     END IF;
+    -- Nobody assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     moving := insta_ids.open_move(move);
     IF moving.step NOT IN ('offered', 'fenced') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
-            HINT = format('CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
+            HINT = format('End the move here: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
     ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
         -- Who has never heard of the move cannot say that it will not take the shards over.
         OR moving.step = 'fenced'
@@ -445,10 +447,11 @@ BEGIN
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards from %s to %s may be on node "%s" already', moving.first, moving.last, moving.to_node),
+            MESSAGE = format('shards from %s to %s may already be on node "%s"', moving.first, moving.last, moving.to_node),
             DETAIL = 'This move was not cancelled there.',
             HINT = format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
+    PERFORM insta_ids.check_placement(s) FROM unnest(moving.shards) s;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
     WHERE s.slot_name = moving.slot
         OR s.slot_name ~ '^pg_[0-9]+_sync_' AND cancellation -> 'table_slots' ? s.slot_name;
@@ -473,11 +476,14 @@ DECLARE
     relation record;
     hash jsonb;
 BEGIN
-    IF verify NOT IN ('full', 'count') OR NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+    IF verify NOT IN ('full', 'count') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('rows of move "%s" cannot be told by "%s"', move, verify),
-            DETAIL = 'It must be a move of this server, and ''full'' or ''count''.';
+            MESSAGE = format('rows cannot be verified by "%s"', verify),
+            DETAIL = 'It can be "full" or "count".';
+    END IF;
+    IF NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        PERFORM insta_ids.open_move(move);
     END IF;
     FOR relation IN
         SELECT r.relation AS name, (
@@ -502,12 +508,12 @@ CREATE FUNCTION insta_ids.move_prepare(offer jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM insta_ids.prepare_move(offer, pg_catalog.current_setting('search_path'));
+    PERFORM insta_ids.prepare_shards(offer, pg_catalog.current_setting('search_path'));
 END
 $$;
 
 -- Makes the shards that were offered, empty and closed. `path` is the search_path of who asked for it.
-CREATE FUNCTION insta_ids.prepare_move(offer jsonb, path text) RETURNS void
+CREATE FUNCTION insta_ids.prepare_shards(offer jsonb, path text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -607,7 +613,7 @@ BEGIN
     IF here IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
-            MESSAGE = format('shard %s is on this node already', here);
+            MESSAGE = format('shard %s is already on this node', here);
     END IF;
     PERFORM insta_ids.check_left(first, last);
 END
@@ -844,8 +850,8 @@ BEGIN
     IF insta_ids.move_outcome(id) <> 'cancelled' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards of move "%s" are here already', move),
-            HINT = 'CALL insta_ids.move_shards() again finishes it.';
+            MESSAGE = format('shards of move "%s" are already here', move),
+            HINT = 'Finish it by calling insta_ids.move_shards() again.';
     END IF;
     IF moving.name IS NOT NULL THEN
         PERFORM insta_ids.drop_subscription(move);
@@ -910,7 +916,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'extension "dblink" is not installed in this database',
-            HINT = 'CREATE EXTENSION dblink; or call the steps of a move from psql.';
+            HINT = 'Create it: CREATE EXTENSION dblink. Or call the steps of the move from psql.';
     END IF;
     RETURN schema;
 END
@@ -975,13 +981,13 @@ DECLARE
     progress pg_catalog.record;
 BEGIN
     CALL insta_ids.new_transaction();
-    IF num_nulls(first, last, from_node, lock_timeout, max_lag) > 0 OR verify IS NULL
-        OR verify NOT IN ('full', 'count', 'none')
-    THEN
+    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag) > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
+    ELSIF verify NOT IN ('full', 'count', 'none') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'arguments of move_shards are not complete',
-            DETAIL = 'First and last shard, the node that they come from, and verify => ''full'', ''count'' or ''none''.';
+            MESSAGE = format('rows cannot be verified by "%s"', verify),
+            DETAIL = 'It can be "full", "count" or "none".';
     END IF;
     here := insta_ids.own_node();
     SELECT m.step INTO step FROM insta_ids.move m
@@ -994,7 +1000,7 @@ BEGIN
     IF step IS NULL THEN
         offer := insta_ids.ask_node(format('SELECT insta_ids.move_offer(%s, %s, %L)', first, last, here));
         BEGIN
-            PERFORM insta_ids.prepare_move(offer, path);
+            PERFORM insta_ids.prepare_shards(offer, path);
         EXCEPTION WHEN OTHERS THEN
             -- What another session has offered is its own.
             IF (offer ->> 'is_new')::boolean THEN

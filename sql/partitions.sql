@@ -116,14 +116,9 @@ BEGIN
     -- Not STRICT, for the layout.
     IF num_nulls(parent, every, first, last, timezone) > 0 THEN
         RETURN;
-    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        -- Its snapshot is older than the lock, and does not show what others did to the table.
-        RAISE EXCEPTION USING
-            ERRCODE = 'active_sql_transaction',
-            MESSAGE = format(
-                'partitions cannot be created in a transaction that is %s', current_setting('transaction_isolation')),
-            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
-    ELSIF (CASE
+    END IF;
+    PERFORM insta_ids.check_isolation('partitions cannot be created');
+    IF (CASE
             WHEN months > 0 THEN days = 0 AND ms = 0
             WHEN days > 0 THEN months = 0 AND ms = 0
             ELSE months = 0 AND days = 0 AND ms > 0 AND ms < 86400000 AND ms = trunc(ms)
@@ -296,14 +291,7 @@ DECLARE
     referred boolean;
     dropped record;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        -- Its snapshot is older than the lock, and shows as a partition what others have detached.
-        RAISE EXCEPTION USING
-            ERRCODE = 'active_sql_transaction',
-            MESSAGE = format(
-                'partitions cannot be dropped in a transaction that is %s', current_setting('transaction_isolation')),
-            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
-    END IF;
+    PERFORM insta_ids.check_isolation('partitions cannot be dropped');
     -- Refuses what is no such parent.
     PERFORM insta_ids.partitions(parent);
     EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);

@@ -23,7 +23,8 @@ BEGIN
 END
 $$;
 GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids.library_version(), insta_ids.is_older(text, text), insta_ids.clock() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION insta_ids.library_version(), insta_ids.is_older(text, text), insta_ids.clock(), insta_ids.lock_capacity(),
+    insta_ids.check_isolation(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids.next_ticket(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     insta_ids.configured(), insta_ids.schema_of(integer), insta_ids.shard_map(), insta_ids.this_node(), insta_ids.writer_slot(),

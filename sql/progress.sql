@@ -96,13 +96,26 @@ BEGIN
 END
 $$;
 
+-- How many locks the server has for sure, as it reckons: for each process that can have a transaction, and each prepared
+-- transaction, so many.
+CREATE FUNCTION insta_ids.lock_capacity() RETURNS bigint
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.current_setting('max_locks_per_transaction')::bigint * pg_catalog.sum(s.setting::bigint)::bigint
+    FROM pg_catalog.pg_settings s
+    WHERE s.name = ANY (ARRAY[
+        'max_connections', 'max_prepared_transactions', 'max_worker_processes', 'max_wal_senders',
+        -- Its slots, from PostgreSQL 18 on.
+        CASE WHEN pg_catalog.current_setting('server_version_num')::integer < 180000 THEN 'autovacuum_max_workers'
+            ELSE 'autovacuum_worker_slots' END]);
+END;
+
 -- Refuses a batch for which the server has too few locks, after the first shard of it.
 CREATE FUNCTION insta_ids.check_locks(batch integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    room bigint := current_setting('max_locks_per_transaction')::bigint
-        * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint);
+    room CONSTANT bigint := insta_ids.lock_capacity();
     own bigint;
     others bigint;
 BEGIN

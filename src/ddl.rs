@@ -9,7 +9,7 @@ pub fn without_concurrently(statement: &[u8]) -> Vec<u8> {
     while at < statement.len() {
         let rest = &statement[at..];
         let length = match rest {
-            [b'-', b'-', ..] => length_to(rest, b"\n"),
+            [b'-', b'-', ..] => rest.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r')).count(),
             [b'/', b'*', ..] => comment(rest),
             [quote @ (b'"' | b'\''), ..] => 1 + length_to(&rest[1..], &[*quote]),
             _ => rest.iter().take_while(|&&byte| is_of_word(byte)).count().max(1),

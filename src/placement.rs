@@ -27,10 +27,12 @@ pub struct Placement {
     here: Vec<u8>,
     /// The version of the map.
     version: i64,
+    /// How many shards there are.
+    shards: i32,
+    /// By their shards.
     assignments: Vec<Assignment>,
+    /// By their shards, too.
     fences: Vec<Fence>,
-    /// For each shard, whether its ids are not to be minted here.
-    away: Vec<bool>,
 }
 
 /// Why ids of a shard are not minted here.
@@ -57,40 +59,52 @@ impl Placement {
         shards: i32,
         here: Vec<u8>,
         version: i64,
-        assignments: Vec<Assignment>,
-        fences: Vec<Fence>,
+        mut assignments: Vec<Assignment>,
+        mut fences: Vec<Fence>,
     ) -> Self {
-        let has_map = !here.is_empty() && !assignments.is_empty();
-        let mut away = vec![has_map; usize::try_from(shards).unwrap_or(0)];
-        if has_map {
-            for own in assignments.iter().filter(|assignment| assignment.node == here) {
-                (own.first..=own.last).for_each(|shard| set(&mut away, shard, false));
-            }
-        }
-        for fence in &fences {
-            set(&mut away, fence.shard, true);
-        }
-        Self { here, version, assignments, fences, away }
+        assignments.sort_unstable_by_key(|on| on.first);
+        fences.sort_unstable_by_key(|fence| fence.shard);
+        Self { here, version, shards, assignments, fences }
     }
 
     /// Whether all are here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        !self.away.contains(&true)
+        let is_shard = |fence: &Fence| (0..self.shards).contains(&fence.shard);
+        !self.fences.iter().any(is_shard) && (!self.has_map() || self.own_shards() == i64::from(self.shards))
     }
 
     /// Whether ids of a shard are minted here. Numbers that are no shard's are nobody's.
-    #[inline]
     #[must_use]
     pub fn is_here(&self, shard: i32) -> bool {
-        !usize::try_from(shard).ok().and_then(|shard| self.away.get(shard)).is_some_and(|&away| away)
+        let is_mapped_here = || !self.has_map() || self.on(shard).is_some_and(|on| on.node == self.here);
+        !(0..self.shards).contains(&shard) || self.fence(shard).is_none() && is_mapped_here()
+    }
+
+    /// Without a name or without assignments, nothing is elsewhere.
+    fn has_map(&self) -> bool {
+        !self.here.is_empty() && !self.assignments.is_empty()
+    }
+
+    /// How many shards the map has on this node.
+    fn own_shards(&self) -> i64 {
+        let length = |on: &Assignment| i64::from(on.last.min(self.shards - 1)) - i64::from(on.first) + 1;
+        self.assignments.iter().filter(|on| on.node == self.here).map(|on| length(on).max(0)).sum()
+    }
+
+    fn on(&self, shard: i32) -> Option<&Assignment> {
+        let after = self.assignments.partition_point(|on| on.first <= shard);
+        self.assignments[..after].last().filter(|on| shard <= on.last)
+    }
+
+    fn fence(&self, shard: i32) -> Option<&Fence> {
+        self.fences.binary_search_by_key(&shard, |fence| fence.shard).ok().map(|at| &self.fences[at])
     }
 
     /// Why a shard is not here, or would not be.
     #[must_use]
     pub fn why(&self, shard: i32) -> Elsewhere {
-        let fence = self.fences.iter().find(|fence| fence.shard == shard);
-        let on = self.assignments.iter().find(|on| (on.first..=on.last).contains(&shard));
+        let (fence, on) = (self.fence(shard), self.on(shard));
         Elsewhere {
             shard,
             is_fenced: fence.is_some(),
@@ -102,18 +116,17 @@ impl Placement {
     }
 }
 
-fn set(away: &mut [bool], shard: i32, is_away: bool) {
-    if let Some(known) = usize::try_from(shard).ok().and_then(|shard| away.get_mut(shard)) {
-        *known = is_away;
-    }
-}
-
-/// What follows the name of a shard's schema when the shard has moved away.
-pub const MOVED: &[u8] = b"__moved";
-
 /// The number of the shard whose schema this is, also when it has moved away; by the prefix of all.
 #[must_use]
 pub fn shard_of_schema(schema: &[u8], prefix: &[u8]) -> Option<i32> {
-    let number = schema.strip_prefix(prefix)?;
-    std::str::from_utf8(number.strip_suffix(MOVED).unwrap_or(number)).ok()?.parse().ok()
+    // As sql/moves.sql calls what has left; the second where the first would be too long.
+    let own = schema.strip_suffix(b"__moved").unwrap_or(schema);
+    let number = own.strip_prefix(prefix).and_then(number_of);
+    number.or_else(|| schema.strip_prefix(b"moved__").and_then(number_of))
+}
+
+/// The number of a shard as it is in names: neither a sign nor a zero before it.
+fn number_of(digits: &[u8]) -> Option<i32> {
+    let number: i32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == digits && number >= 0).then_some(number)
 }

@@ -3,8 +3,11 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::id::{self, Invalid, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable};
+use crate::id::{
+    self, InvalidLayout, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable,
+};
 use crate::mint::{Event, Refusal};
+use crate::pg::catalog::Altered;
 use crate::pg::lease::NoLease;
 use crate::pg::map::NotMinted;
 use crate::pg::parser::SyntaxError;
@@ -187,7 +190,7 @@ impl From<Refusal> for ErrorReport {
                 .set_detail("Each database that mints holds a lease in shared memory, for which there is room for 1024.")
                 .set_hint("Try again in some seconds."),
             Refusal::TooManyResets => report(full, "clock was reset too often")
-                .set_detail("65535 times since the server was started.")
+                .set_detail("It can be reset 65535 times while the server runs.")
                 .set_hint("Restart the server."),
         }
     }
@@ -199,7 +202,7 @@ impl From<NotMinted> for ErrorReport {
         match why {
             NotMinted::Elsewhere(elsewhere) => elsewhere.into(),
             NotMinted::NotTaken { slot: Some(slot), taken } => {
-                let taken = taken.map_or_else(|| "none that there is".into(), |taken| taken.to_string());
+                let taken = taken.map_or_else(|| "an invalid one".into(), |taken| taken.to_string());
                 report(code, format!("writer slot {slot} has not been taken in this database"))
                     .set_detail(format!(
                         "The server has it by \"insta_ids.writer_slot\"; the database has {taken}."
@@ -207,7 +210,19 @@ impl From<NotMinted> for ErrorReport {
                     .set_hint("Take it with insta_ids.take_writer_slot().")
             }
             NotMinted::NotTaken { slot: None, .. } => no_writer_slot(),
+            NotMinted::Altered(altered) => altered.into(),
         }
+    }
+}
+
+impl From<Altered> for ErrorReport {
+    fn from(Altered: Altered) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "a table of insta_ids is not as the extension made it",
+        )
+        .set_detail("A column that the library reads is of another type, or is not there.")
+        .set_hint("Undo what was altered in the tables insta_ids.config, map, assignment, fence or writer.")
     }
 }
 
@@ -259,7 +274,7 @@ fn duration(ms: i64) -> String {
 /// Tells the server's log what an operator should know of the clock.
 pub(crate) fn log(event: Event) {
     let message = match event {
-        Event::SteppedBack { us } => format!("clock stepped back by {}", duration(us / 1000)),
+        Event::SteppedBack { us } => format!("clock stepped back by {}", duration((us + 999) / 1000)),
         Event::StartedBehind { ms } => {
             format!("clock is {} behind the lease of this database", duration(ms))
         }
@@ -322,8 +337,8 @@ impl From<NotALayout<'_>> for ErrorReport {
     }
 }
 
-impl From<Invalid> for ErrorReport {
-    fn from(why: Invalid) -> Self {
+impl From<InvalidLayout> for ErrorReport {
+    fn from(why: InvalidLayout) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_INVALID_BINARY_REPRESENTATION,
             "incorrect binary data for type id_layout",

@@ -1,6 +1,7 @@
 //! The map and fences: what of them is not SQL. The rest is in sql/map.sql and sql/fences.sql.
 
 use pgrx::iter::TableIterator;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::pg::map;
@@ -26,12 +27,12 @@ fn forget_map() {
 
 /// By the newest snapshot.
 #[pg_extern(sql = false)]
-fn fenced_schemas() -> TableIterator<'static, (name!(shard, i32), name!(schema, Text))> {
-    TableIterator::new(map::fenced_schemas().into_iter().map(|(shard, schema)| (shard, Text(schema))))
+fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(schema, Text))>, ErrorReport> {
+    Ok(TableIterator::new(map::fenced_schemas()?.into_iter().map(|(shard, schema)| (shard, Text(schema)))))
 }
 
 /// Never returns.
 #[pg_extern(sql = false)]
 fn refuse(shard: i32) -> SqlResult<()> {
-    Err(map::why(shared::this_node()?, shard).into())
+    Err(map::why(shared::this_node()?, shard)?.into())
 }

@@ -55,7 +55,7 @@ pub struct Fields {
 
 /// Why fields are no layout. As a text, a sentence for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalid {
+pub enum InvalidLayout {
     /// The fields need this many bits.
     TooWide(u32),
     /// The time has no bits, or more than 64.
@@ -70,7 +70,7 @@ pub enum Invalid {
     Future(Millis),
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooWide(bits) => write!(f, "The fields have {bits} bits together, and an id has 64."),
@@ -139,26 +139,26 @@ impl Layout {
     /// The layout of these fields.
     ///
     /// # Errors
-    /// [`Invalid`] (SQLSTATE 22P02 for a text, 22P03 in binary).
-    pub const fn new(fields: Fields) -> Result<Self, Invalid> {
+    /// [`InvalidLayout`] (SQLSTATE 22P02 for a text, 22P03 in binary).
+    pub const fn new(fields: Fields) -> Result<Self, InvalidLayout> {
         let Fields { epoch, unit_ms, time_bits, shard_bits, seq_bits, .. } = fields;
         if time_bits < 1 || time_bits > 64 {
-            return Err(Invalid::TimeBits(time_bits));
+            return Err(InvalidLayout::TimeBits(time_bits));
         }
         if shard_bits > 31 {
-            return Err(Invalid::FieldBits(shard_bits));
+            return Err(InvalidLayout::FieldBits(shard_bits));
         }
         if seq_bits > 31 {
-            return Err(Invalid::FieldBits(seq_bits));
+            return Err(InvalidLayout::FieldBits(seq_bits));
         }
         if time_bits + shard_bits + seq_bits > 64 {
-            return Err(Invalid::TooWide(time_bits + shard_bits + seq_bits));
+            return Err(InvalidLayout::TooWide(time_bits + shard_bits + seq_bits));
         }
         if unit_ms < 1 || unit_ms > 1000 {
-            return Err(Invalid::Unit(unit_ms));
+            return Err(InvalidLayout::Unit(unit_ms));
         }
         if epoch.0 < 0 || epoch.0 > Millis::LAST.0 {
-            return Err(Invalid::Epoch);
+            return Err(InvalidLayout::Epoch);
         }
         // So that equal layouts are equal field by field.
         let seq_above_shard = fields.seq_above_shard && shard_bits > 0 && seq_bits > 0;
@@ -168,9 +168,9 @@ impl Layout {
     /// The layout, if its time has begun.
     ///
     /// # Errors
-    /// [`Invalid::Future`] (SQLSTATE as for [`Layout::new`]).
-    pub fn begun(self, now: Millis) -> Result<Self, Invalid> {
-        if self.0.epoch > now { Err(Invalid::Future(self.0.epoch)) } else { Ok(self) }
+    /// [`InvalidLayout::Future`] (SQLSTATE as for [`Layout::new`]).
+    pub fn begun(self, now: Millis) -> Result<Self, InvalidLayout> {
+        if self.0.epoch > now { Err(InvalidLayout::Future(self.0.epoch)) } else { Ok(self) }
     }
 
     /// What it is given by.

@@ -15,7 +15,7 @@ mod text;
 mod writer;
 
 pub use error::{Error, Times};
-pub use layout::{Fields, Instagram, Invalid, Layout};
+pub use layout::{Fields, Instagram, InvalidLayout, Layout};
 pub use parts::{Id, Millis, Seq, Shard};
 pub use shortcode::ShortcodeError;
 pub use text::{TextError, readable};

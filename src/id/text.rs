@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::instant::{self, decimal};
-use super::layout::{Fields, Invalid};
+use super::layout::{Fields, InvalidLayout};
 use super::{Layout, Millis};
 
 /// Why a text is no layout. As a text, a sentence for the user.
@@ -25,7 +25,7 @@ pub enum TextError {
         wants: &'static str,
     },
     /// What was read cannot be a layout.
-    Invalid(Invalid),
+    Invalid(InvalidLayout),
 }
 
 impl fmt::Display for TextError {

@@ -1,5 +1,6 @@
 //! The extension's own relations: where they are, and what is in them now.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,46 +31,60 @@ pub(crate) fn tell_of_changes(told: &AtomicBool, changed: extern "C-unwind" fn(p
     }
 }
 
-/// A row of a table, while it is read.
-pub(crate) struct Row {
+/// A row of a table, while it is read. What its columns hold is `None` for NULL.
+pub(crate) struct Row<'a> {
     tuple: pg_sys::HeapTuple,
     columns: pg_sys::TupleDesc,
+    /// Whether a column was not of the type that it was read as.
+    is_altered: &'a Cell<bool>,
 }
 
-impl Row {
-    fn column<T: FromDatum>(&self, number: i32) -> Option<T> {
-        let mut is_null = false;
-        // SAFETY: made by `rows`, which has the table open, and whose caller says of which type the column is.
+impl Row<'_> {
+    /// A column, numbered from 1, of a type that `is_type` says is right.
+    fn column<T: FromDatum>(&self, number: i32, is_type: impl Fn(pg_sys::Oid) -> bool) -> Option<T> {
+        // SAFETY: made by `rows`, which has the table open. Of a column that is not there, the type is none. Those that
+        // are have been found to be what they are read as.
         unsafe {
+            let of = pg_sys::SPI_gettypeid(self.columns, number);
+            if of == pg_sys::Oid::INVALID || !is_type(of) {
+                self.is_altered.set(true);
+                return None;
+            }
+            let mut is_null = false;
             let datum = pg_sys::heap_getattr(self.tuple, number, self.columns, &mut is_null);
             T::from_datum(datum, is_null)
         }
     }
 
     pub(crate) fn integer(&self, number: i32) -> Option<i32> {
-        self.column(number)
+        self.column(number, |of| of == pg_sys::INT4OID)
     }
 
     pub(crate) fn bigint(&self, number: i32) -> Option<i64> {
-        self.column(number)
+        self.column(number, |of| of == pg_sys::INT8OID)
     }
 
     pub(crate) fn boolean(&self, number: i32) -> Option<bool> {
-        self.column(number)
+        self.column(number, |of| of == pg_sys::BOOLOID)
     }
 
     pub(crate) fn layout(&self, number: i32) -> Option<StoredLayout> {
-        self.column(number)
+        self.column(number, StoredLayout::is_like)
     }
 
     /// A `name`, in the database's encoding.
     pub(crate) fn name(&self, number: i32) -> Option<Vec<u8>> {
-        self.column::<&CStr>(number).map(|name| name.to_bytes().to_vec())
+        let name = self.column::<&CStr>(number, |of| of == pg_sys::NAMEOID);
+        name.map(|name| name.to_bytes().to_vec())
     }
 }
 
+/// A table of the extension is not as the extension made it, which a superuser may have done.
+pub(crate) struct Altered;
+
 /// The rows of a table as they are now, whatever the transaction's snapshot is: each as `read` makes it.
-pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row) -> T) -> Vec<T> {
+pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row<'_>) -> T) -> Result<Vec<T>, Altered> {
+    let is_altered = Cell::new(false);
     let mut all = Vec::new();
     let lock = pg_sys::AccessShareLock.cast_signed();
     // SAFETY: called in a transaction with the OID of a table. A scan without a snapshot takes the newest one. What an
@@ -84,10 +99,10 @@ pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row) -> T) -> Ve
             if tuple.is_null() {
                 break;
             }
-            all.push(read(&Row { tuple, columns: (*relation).rd_att }));
+            all.push(read(&Row { tuple, columns: (*relation).rd_att, is_altered: &is_altered }));
         }
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(relation, lock);
     }
-    all
+    if is_altered.get() { Err(Altered) } else { Ok(all) }
 }

@@ -10,7 +10,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
 
-use crate::id::{Fields, Invalid, Layout, Millis};
+use crate::id::{Fields, InvalidLayout, Layout, Millis};
 
 /// A layout as an argument or a result. What comes from the server is checked when it is used: nothing but
 /// the type's own input makes it, but a cast or a broken page could.
@@ -48,9 +48,9 @@ impl From<Layout> for StoredLayout {
 }
 
 impl TryFrom<StoredLayout> for Layout {
-    type Error = Invalid;
+    type Error = InvalidLayout;
 
-    fn try_from(StoredLayout(stored): StoredLayout) -> Result<Self, Invalid> {
+    fn try_from(StoredLayout(stored): StoredLayout) -> Result<Self, InvalidLayout> {
         Self::new(Fields {
             epoch: Millis::new(stored.epoch_ms),
             unit_ms: stored.unit_ms,
@@ -108,6 +108,16 @@ unsafe impl SqlTranslatable for StoredLayout {
     const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("id_layout"));
     const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
         Ok(ReturnsRef::One(SqlMappingRef::literal("id_layout")));
+}
+
+impl StoredLayout {
+    /// Whether a type has the same form. It has another OID in each database.
+    pub(crate) fn is_like(of: pg_sys::Oid) -> bool {
+        let (mut length, mut by_value, mut align) = (0, false, 0);
+        // SAFETY: takes the OID of a type, which the caller has of a column.
+        unsafe { pg_sys::get_typlenbyvalalign(of, &raw mut length, &raw mut by_value, &raw mut align) };
+        usize::try_from(length) == Ok(size_of::<Stored>()) && !by_value && align == b'd'.cast_signed()
+    }
 }
 
 impl FromDatum for StoredLayout {

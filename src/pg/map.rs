@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::{relation, rows, tell_of_changes};
+use super::catalog::{Altered, relation, rows, tell_of_changes};
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::id::{Layout, Shard, WriterSlot};
@@ -57,6 +57,14 @@ pub(crate) enum NotMinted {
         /// The one that was taken; `None` if that is none, which only an edited table says.
         taken: Option<WriterSlot>,
     },
+    /// It cannot be told.
+    Altered(Altered),
+}
+
+impl From<Altered> for NotMinted {
+    fn from(altered: Altered) -> Self {
+        Self::Altered(altered)
+    }
 }
 
 /// Refuses to mint for a shard that is fenced here or on another node, and for any by a writer slot that was not taken.
@@ -88,7 +96,7 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
     if !is_known() {
         check_writer(server)?;
         tell_of_changes(&TOLD, forget);
-        match read(server.node().to_vec()) {
+        match read(server.node().to_vec())? {
             Some(known) => KNOWN.set(known),
             // The extension's SQL is from before there was a map.
             None => return Ok(()),
@@ -113,34 +121,39 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
 /// What is in force changes by a restart alone, so a session looks when it reads the map.
 fn check_writer(server: &Shared) -> Result<(), NotMinted> {
     let slot = server.writer_slot();
-    let taken = relation(c"writer").map_or_else(Vec::new, |table| {
-        rows(table, |row| WriterSlot::new(row.integer(1)?.try_into().ok()?, row.integer(2)?.try_into().ok()?))
-    });
+    let taken = match relation(c"writer") {
+        Some(table) => rows(table, |row| {
+            WriterSlot::new(row.integer(1)?.try_into().ok()?, row.integer(2)?.try_into().ok()?)
+        })?,
+        None => Vec::new(),
+    };
     let taken = taken.first().copied().unwrap_or(Some(WriterSlot::ALONE));
     if slot.is_some() && slot == taken { Ok(()) } else { Err(NotMinted::NotTaken { slot, taken }) }
 }
 
 /// Why nothing is written to a shard here, whose node this is.
-pub(crate) fn why(here: Vec<u8>, shard: i32) -> Elsewhere {
+pub(crate) fn why(here: Vec<u8>, shard: i32) -> Result<Elsewhere, Altered> {
     let why = if is_known() {
         KNOWN.with_borrow(|known| known.placement.why(shard))
     } else {
         // Not kept: whoever mints has more to look at.
-        load(here).unwrap_or_default().placement.why(shard)
+        load(here)?.unwrap_or_default().placement.why(shard)
     };
-    Elsewhere { is_fenced: true, ..why }
+    Ok(Elsewhere { is_fenced: true, ..why })
 }
 
 /// The shards that move or are fenced now, with their schemas.
-pub(crate) fn fenced_schemas() -> Vec<(i32, Vec<u8>)> {
-    let (Some(config), Some(fence)) = (relation(c"config"), relation(c"fence")) else { return Vec::new() };
-    let shards = rows(fence, |row| row.integer(1));
+pub(crate) fn fenced_schemas() -> Result<Vec<(i32, Vec<u8>)>, Altered> {
+    let (Some(config), Some(fence)) = (relation(c"config"), relation(c"fence")) else {
+        return Ok(Vec::new());
+    };
+    let shards = rows(fence, |row| row.integer(1))?;
     if shards.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let prefix = rows(config, |row| row.name(2)).into_iter().flatten().next().unwrap_or_default();
+    let prefix = rows(config, |row| row.name(2))?.into_iter().flatten().next().unwrap_or_default();
     let schema = |shard: i32| [&prefix[..], shard.to_string().as_bytes()].concat();
-    shards.into_iter().flatten().map(|shard| (shard, schema(shard))).collect()
+    Ok(shards.into_iter().flatten().map(|shard| (shard, schema(shard))).collect())
 }
 
 /// Tells all sessions of the database, when the transaction commits, that the map or a fence has changed.
@@ -155,12 +168,13 @@ fn is_known() -> bool {
     matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY)
 }
 
-/// Reads the map for the calls to come; `here` is the name of this server's node.
-fn read(here: Vec<u8>) -> Option<Known> {
-    RELATION.store(relation(MAP)?.to_u32(), Ordering::Relaxed);
+/// Reads the map for the calls to come, if there is one; `here` is the name of this server's node.
+fn read(here: Vec<u8>) -> Result<Option<Known>, Altered> {
+    let Some(map) = relation(MAP) else { return Ok(None) };
+    RELATION.store(map.to_u32(), Ordering::Relaxed);
     // If an error ends this, nothing is known.
     KNOWS.store(READING, Ordering::Relaxed);
-    let known = load(here)?;
+    let Some(known) = load(here)? else { return Ok(None) };
     for (shards, bits) in (0..).step_by(64).zip(&AWAY) {
         let away = (0..64).filter(|n| !known.placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
         bits.store(away, Ordering::Relaxed);
@@ -170,26 +184,26 @@ fn read(here: Vec<u8>) -> Option<Known> {
     // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one: a fence
     // locks the sequences of its shard, and `nextval` has locked this one.
     let _ = KNOWS.compare_exchange(READING, state, Ordering::Relaxed, Ordering::Relaxed);
-    Some(known)
+    Ok(Some(known))
 }
 
 /// What the tables say now.
-fn load(here: Vec<u8>) -> Option<Known> {
-    let [map, config] = [relation(MAP)?, relation(c"config")?];
-    let [assignment, fence] = [relation(c"assignment")?, relation(c"fence")?];
-    let version = rows(map, |row| row.bigint(1)).first().copied().flatten().unwrap_or(0);
-    let config = rows(config, |row| Some((row.integer(1)?, row.name(2)?, row.layout(3)?)));
+fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
+    let tables = [MAP, c"config", c"assignment", c"fence"].map(relation);
+    let [Some(map), Some(config), Some(assignment), Some(fence)] = tables else { return Ok(None) };
+    let version = rows(map, |row| row.bigint(1))?.first().copied().flatten().unwrap_or(0);
+    let config = rows(config, |row| Some((row.integer(1)?, row.name(2)?, row.layout(3)?)))?;
     let (shards, prefix, layout) = config.into_iter().flatten().next().map_or_else(
         || (0, Vec::new(), None),
         |(shards, prefix, layout)| (shards, prefix, Layout::try_from(layout).ok()),
     );
     let assignments = rows(assignment, |row| {
         Some(Assignment { first: row.integer(1)?, last: row.integer(2)?, node: row.name(3)? })
-    });
+    })?;
     let fences = rows(fence, |row| {
         let is_closed = row.boolean(2)?;
         is_closed.then_some(Fence { shard: row.integer(1)?, to: row.name(3) })
-    });
+    })?;
     let placement = Placement::new(
         shards,
         here,
@@ -197,7 +211,7 @@ fn load(here: Vec<u8>) -> Option<Known> {
         assignments.into_iter().flatten().collect(),
         fences.into_iter().flatten().collect(),
     );
-    Some(Known { layout, prefix, placement })
+    Ok(Some(Known { layout, prefix, placement }))
 }
 
 /// Called by the server when a relation has changed, or all may have.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod argument;
-mod catalog;
+pub(crate) mod catalog;
 pub(crate) mod clock;
 pub(crate) mod layout;
 pub(crate) mod lease;

@@ -83,16 +83,26 @@ pub(crate) fn limit_catalog_cache() {
     }
 }
 
-/// Lets nobody make anything in a schema, nor drop it, until the transaction ends.
+/// Lets nobody make anything in a schema, nor drop it, until the transaction ends. It is one in which the user may make
+/// something; for one that was dropped, nothing happens.
 pub(crate) fn lock_schema(schema: pg_sys::Oid) {
-    // SAFETY: takes any OID; waits, and raises an error if it is cancelled.
+    // SAFETY: they take the OID of a schema, which is looked up first. The lock waits, and raises an error if it is
+    // cancelled; so does what reports a missing privilege.
     unsafe {
-        pg_sys::LockDatabaseObject(
-            pg_sys::NamespaceRelationId,
-            schema,
-            0,
-            pg_sys::AccessExclusiveLock.cast_signed(),
-        );
+        let name = pg_sys::get_namespace_name(schema);
+        if name.is_null() {
+            return;
+        }
+        let (user, create) = (pg_sys::GetUserId(), pg_sys::AclMode::from(pg_sys::ACL_CREATE));
+        #[cfg(feature = "pg15")]
+        let privilege = pg_sys::pg_namespace_aclcheck(schema, user, create);
+        #[cfg(not(feature = "pg15"))]
+        let privilege = pg_sys::object_aclcheck(pg_sys::NamespaceRelationId, schema, user, create);
+        if privilege != pg_sys::AclResult::ACLCHECK_OK {
+            pg_sys::aclcheck_error(privilege, pg_sys::ObjectType::OBJECT_SCHEMA, name);
+        }
+        let exclusive = pg_sys::AccessExclusiveLock.cast_signed();
+        pg_sys::LockDatabaseObject(pg_sys::NamespaceRelationId, schema, 0, exclusive);
     }
 }
 

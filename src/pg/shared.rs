@@ -159,7 +159,7 @@ unsafe fn create(region: *mut Shared) {
         pg_sys::pg_strong_random(seed.as_mut_ptr().cast(), seed.len());
         (*region).stats.0.reset(ServerClock.now());
         (*region).seed = u64::from_ne_bytes(seed);
-        // Nothing else can be called like what is cut off here, so it is on no map.
+        // As long as a name can be: the map's are cut off there, too.
         let node = settings::node();
         let length = node.len().min(NAME_SIZE - 1);
         ptr::copy_nonoverlapping(node.as_ptr(), (*region).node.as_mut_ptr(), length);

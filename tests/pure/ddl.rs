@@ -19,6 +19,9 @@ fn the_first_word_goes() {
         // Once.
         ("CREATE INDEX CONCURRENTLY concurrently", "CREATE INDEX concurrently"),
         ("CONCURRENTLY", ""),
+        // A carriage return ends a comment, too.
+        ("CREATE INDEX -- a\rCONCURRENTLY ON t (a)", "CREATE INDEX -- a\rON t (a)"),
+        ("CREATE INDEX -- a\nCONCURRENTLY ON t (a)", "CREATE INDEX -- a\nON t (a)"),
     ] {
         assert_eq!(without(statement), expected);
     }

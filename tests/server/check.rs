@@ -1102,7 +1102,7 @@ fn the_server_has_too_few_locks() {
     add(
         &mut client,
         "0002",
-        "ALTER TABLE photos ADD a int; ALTER TABLE likes ADD a int; DROP INDEX likes_photo_idx",
+        "ALTER TABLE photos ADD a int; ALTER TABLE likes ADD a int; DROP INDEX likes_photo_idx; CREATE INDEX ON photos (a)",
     );
     assert_eq!(
         refused(&mut client, "CALL insta_ids.migrate()").code(),

@@ -126,6 +126,72 @@ fn what_is_refused() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.node"), 3);
 }
 
+/// A transaction whose snapshot is old does not see where shards are now.
+#[test]
+fn an_old_snapshot_makes_no_shard() {
+    let cluster = node_a("old_snapshot");
+    let mut client = cluster.connect();
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.create_shard(1)");
+    assert_eq!(
+        (error.code(), error.message()),
+        (
+            &SqlState::ACTIVE_SQL_TRANSACTION,
+            "a shard cannot be made in a transaction that is repeatable read"
+        )
+    );
+}
+
+/// A superuser can alter the tables of an extension. What the library would read as something else, it refuses to read.
+#[test]
+fn tables_that_were_altered() {
+    let cluster = node_a("altered");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.assign(0, 99, 'a'); INSERT INTO insta_ids.fence VALUES (50, true, 'b')",
+        )
+        .unwrap();
+    for (alter, undo) in [
+        ("fence ALTER to_node TYPE text", "fence ALTER to_node TYPE name"),
+        ("map ALTER version TYPE integer", "map ALTER version TYPE bigint"),
+    ] {
+        client.batch_execute(&format!("ALTER TABLE insta_ids.{alter}")).unwrap();
+        let mut other = cluster.connect();
+        let error = refused(&mut other, "SELECT next_id(5, 's')");
+        assert_eq!(
+            (error.code().code(), error.message()),
+            ("55000", "a table of insta_ids is not as the extension made it"),
+            "{alter}"
+        );
+        client.batch_execute(&format!("ALTER TABLE insta_ids.{undo}")).unwrap();
+        other.batch_execute("SELECT next_id(5, 's')").unwrap();
+    }
+}
+
+/// A foreign table can be locked by its trigger alone, so that also waits no longer than it may.
+#[test]
+fn a_foreign_table_in_use() {
+    let cluster = node_a("foreign");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.create_shard(3);
+             CREATE FOREIGN DATA WRAPPER none; CREATE SERVER nowhere FOREIGN DATA WRAPPER none;
+             CREATE FOREIGN TABLE insta3.far (a integer) SERVER nowhere",
+        )
+        .unwrap();
+    let mut other = cluster.connect();
+    other.batch_execute("BEGIN; ALTER FOREIGN TABLE insta3.far OPTIONS (ADD a 'b')").unwrap();
+    client.batch_execute("SET statement_timeout = '20s'").unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.fence(3, '200ms')");
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.fence"), 0);
+    other.batch_execute("COMMIT").unwrap();
+    client.batch_execute("SELECT insta_ids.fence(3, '200ms')").unwrap();
+    assert_eq!(texts(&mut client, "SELECT current_setting('lock_timeout')"), ["0"]);
+}
+
 /// A map goes from server to server, and is told of; nothing that is fenced is opened by it.
 #[test]
 fn a_map_is_applied() {

@@ -231,9 +231,9 @@ fn what_cannot_move() {
             "is unlogged",
         ),
         (
-            "CREATE TABLE public.heir () INHERITS (insta2.photos)",
-            "DROP TABLE public.heir",
-            "heir of insta2.photos",
+            "CREATE TABLE public.child () INHERITS (insta2.photos)",
+            "DROP TABLE public.child",
+            "child of insta2.photos",
         ),
         (
             "SELECT insta_ids.add_migration('0002', 'CREATE TABLE more (id bigint PRIMARY KEY)')",
@@ -589,6 +589,22 @@ fn what_others_do_meanwhile() {
     );
     assert_eq!(refused(&mut a, "SELECT insta_ids.drop_shard(2)").code().code(), "2BP01");
     a.batch_execute("SELECT insta_ids.drop_shard(2, force => true)").unwrap();
+}
+
+/// A fenced shard may be given to another node by hand. Who takes the offer back then does not open it here.
+#[test]
+fn a_withdrawn_shard_is_where_the_map_says() {
+    let pair = Pair::start("withdrawn");
+    let mut a = pair.a.connect();
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    a.batch_execute("SELECT insta_ids.assign(2, 2, 'b')").unwrap();
+    let error = moving.abort().unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "shard 2 is not on this node");
+    assert_eq!(refused(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES").code().code(), "25006");
+    a.batch_execute("SELECT insta_ids.assign(2, 2, 'a')").unwrap();
+    moving.abort().unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
 }
 
 /// Neither server takes anybody's word for what the other has done.

@@ -302,13 +302,13 @@ fn too_few_locks() {
     client.batch_execute(&format!("CALL insta_ids.migrate(batch => {batch})")).unwrap();
     check_complete(&mut client, 200);
     // Where two are too many.
-    let tables: Vec<String> = (0..25).map(|n| format!("CREATE TABLE t{n} (id bigint PRIMARY KEY)")).collect();
+    let tables: Vec<String> = (0..50).map(|n| format!("CREATE TABLE t{n} (id bigint PRIMARY KEY)")).collect();
     add(&mut client, "0003", &tables.join(";"));
     assert_eq!(batch_of(&mut client, "CALL insta_ids.migrate(0, 49)"), 1);
     client.batch_execute("CALL insta_ids.migrate(0, 4, batch => 1)").unwrap();
     client.batch_execute("CALL insta_ids.create_shards(200, 204, batch => 1)").unwrap();
     assert_eq!(
-        count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE applied = 3 AND tables = 27"),
+        count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE applied = 3 AND tables = 52"),
         10
     );
 }
@@ -728,11 +728,13 @@ fn privileges() {
     assert_eq!(
         texts(&mut nobody, mine),
         [
+            "insta_ids.check_isolation(text)",
             "insta_ids.clock()",
             "insta_ids.configured()",
             "insta_ids.dsn_parameters(text)",
             "insta_ids.is_older(text,text)",
             "insta_ids.library_version()",
+            "insta_ids.lock_capacity()",
             "insta_ids.next_ticket(text)",
             "insta_ids.percent_decoded(text)",
             "insta_ids.plproxy_partitions()",

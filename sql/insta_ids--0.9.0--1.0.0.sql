@@ -1,0 +1,1431 @@
+-- From 0.9.0 to 1.0.0: names, bad cases, and words of errors.
+
+DO $$
+BEGIN
+    IF insta_ids.is_older(insta_ids.library_version(), '1.0.0') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'the server still runs an older library of insta_ids',
+            HINT = 'Restart the server.';
+    END IF;
+END
+$$;
+
+ALTER FUNCTION insta_ids.check_heirs(integer[]) RENAME TO check_inheritance;
+ALTER FUNCTION insta_ids.prepare_move(jsonb, text) RENAME TO prepare_shards;
+ALTER FUNCTION insta_ids.mending(text, text, text, text, text, name, integer) RENAME TO repair_statement;
+-- What a literal is depends on standard_conforming_strings.
+ALTER FUNCTION insta_ids.statements(text) STABLE;
+
+-- Partitions
+
+CREATE OR REPLACE FUNCTION insta_ids.create_partitions(
+        parent regclass, every interval, first timestamptz, last timestamptz,
+        timezone text DEFAULT current_setting('TimeZone'), layout @extschema@.id_layout DEFAULT NULL)
+    RETURNS SETOF regclass
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- From PostgreSQL 17 on there are infinite ones, without parts.
+    finite interval := CASE WHEN isfinite(every) THEN every END;
+    months integer := extract(year FROM finite) * 12 + extract(month FROM finite);
+    days integer := extract(day FROM finite);
+    ms numeric := extract(epoch FROM finite - make_interval(months => months, days => days)) * 1000;
+    remembered insta_ids.partitioned;
+    epoch timestamptz;
+    facts record;
+    there int8range[];
+    pending record;
+    zone text;
+    origin timestamp := '2001-01-01';
+    passed integer;
+    local timestamp;
+    lo timestamptz;
+    hi timestamptz;
+    bounds int8range;
+    suffix text;
+    name text;
+    partition text;
+    other record;
+BEGIN
+    -- Not STRICT, for the layout.
+    IF num_nulls(parent, every, first, last, timezone) > 0 THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids.check_isolation('partitions cannot be created');
+    IF (CASE
+            WHEN months > 0 THEN days = 0 AND ms = 0
+            WHEN days > 0 THEN months = 0 AND ms = 0
+            ELSE months = 0 AND days = 0 AND ms > 0 AND ms < 86400000 AND ms = trunc(ms)
+        END) IS NOT TRUE
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('interval "%s" is not a length of partitions', every),
+            DETAIL = 'Partitions are whole months long, or whole days, or less than a day and whole milliseconds.';
+    ELSIF first > last THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'first is later than last',
+            DETAIL = format('They are %s and %s.', first, last);
+    END IF;
+    -- Refuses what is no such parent.
+    PERFORM insta_ids.partitions(parent);
+
+    -- What ATTACH PARTITION takes: writers and readers go on, other calls wait, and find the partitions.
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+
+    SELECT c.relname, n.nspname, t.spcname, m.amname, k.attname AS key,
+           p.partdefid::regclass AS rest, d.relname AS rest_name, pg_get_userbyid(c.relowner) AS owner
+    INTO facts
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_partitioned_table p ON p.partrelid = c.oid
+    JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = p.partattrs[0]
+    LEFT JOIN pg_class d ON d.oid = p.partdefid
+    LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+    LEFT JOIN pg_am m ON m.oid = c.relam
+    WHERE c.oid = parent;
+
+    SELECT * INTO remembered FROM insta_ids.partitioned p WHERE p.parent = create_partitions.parent;
+    IF NOT FOUND THEN
+        IF upper(timezone) NOT IN ('UTC', 'UCT', 'GMT', 'ZULU')
+            AND EXISTS (SELECT FROM pg_timezone_abbrevs a WHERE a.abbrev = upper(timezone))
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('time zone "%s" is an abbreviation', timezone),
+                DETAIL = 'As the TimeZone of a session it can be a region, but here it would always be the same offset.',
+                HINT = 'Name a region, such as Europe/Berlin.';
+        END IF;
+        DELETE FROM insta_ids.partitioned p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
+        INSERT INTO insta_ids.partitioned VALUES (parent, timezone, coalesce(layout, 'instagram'))
+        RETURNING * INTO remembered;
+    ELSIF lower(timezone) NOT IN (lower(remembered.timezone), lower(current_setting('TimeZone'))) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('partitions of "%s" are made in time zone "%s", not in "%s"',
+                facts.relname, remembered.timezone, timezone),
+            DETAIL = 'The time zone of the first call holds for all later ones.',
+            HINT = 'Leave the time zone out.';
+    ELSIF layout OPERATOR(@extschema@.<>) remembered.layout THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('ids of "%s" have the layout "%s", not "%s"', facts.relname, remembered.layout, layout),
+            DETAIL = 'The layout of the first call holds for all later ones.',
+            HINT = 'Leave the layout out.';
+    END IF;
+    timezone := remembered.timezone;
+    layout := remembered.layout;
+
+    epoch := @extschema@.id_time(0::bigint, layout);
+    IF ms > 0 AND @extschema@.id_min(epoch + every, layout) = 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('interval "%s" is shorter than the unit of layout "%s"', every, layout);
+    END IF;
+    -- Refuses what ids do not hold, before anything is made.
+    PERFORM @extschema@.id_min(first, layout), @extschema@.id_min(last, layout);
+    there := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
+    -- There can be one at most.
+    SELECT c.relname, p.ids INTO pending
+    FROM insta_ids.partitions(parent) p
+    JOIN pg_inherits h ON h.inhrelid = p.partition AND h.inhdetachpending
+    JOIN pg_class c ON c.oid = p.partition;
+
+    -- Months and days are counted in local time, what is shorter in time that passes.
+    IF ms > 0 THEN
+        zone := 'UTC';
+        origin := origin AT TIME ZONE timezone AT TIME ZONE zone;
+    ELSE
+        zone := timezone;
+    END IF;
+    local := first AT TIME ZONE zone;
+    IF months > 0 THEN
+        passed := (extract(year FROM local) - 2001) * 12 + extract(month FROM local) - 1;
+        local := origin + make_interval(months => passed - passed % months);
+    ELSE
+        local := date_bin(every, local, origin);
+    END IF;
+
+    -- One early: where clocks show a midnight twice, the day begins at the second.
+    local := local - every;
+    LOOP
+        lo := greatest(local AT TIME ZONE zone, epoch);
+        EXIT WHEN lo >= last;
+        suffix := to_char(local, CASE
+            WHEN months > 0 THEN '_YYYY_MM'
+            WHEN days > 0 THEN '_YYYY_MM_DD'
+            WHEN ms % 60000 = 0 THEN '_YYYY_MM_DD_HH24MI"z"'
+            ELSE '_YYYY_MM_DD_HH24MISSMS"z"'
+        END);
+        local := local + every;
+        hi := local AT TIME ZONE zone;
+        CONTINUE WHEN hi <= first;
+        bounds := int8range(@extschema@.id_min(lo, layout), @extschema@.id_min(hi, layout));
+        IF bounds && pending.ids THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('partition "%s" is being detached', pending.relname),
+                HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
+        END IF;
+        -- Empty is a day that a zone left out when it went over the date line, and what is within a unit of the layout.
+        CONTINUE WHEN isempty(bounds) OR bounds = ANY (there);
+
+        -- A cast to name cuts between characters.
+        name := substr((suffix || facts.relname)::name, length(suffix) + 1) || suffix;
+        IF bounds && ANY (there) THEN
+            SELECT c.relname, p.times INTO other
+            FROM insta_ids.partitions(parent) p JOIN pg_class c ON c.oid = p.partition
+            WHERE p.ids && bounds ORDER BY p.ids LIMIT 1;
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_object_definition',
+                MESSAGE = format('partition "%s" would overlap partition "%s"', name, other.relname),
+                DETAIL = format('The new one is from %s to %s, the other from %s to %s.', lo, hi,
+                    coalesce(lower(other.times)::text, 'MINVALUE'), coalesce(upper(other.times)::text, 'MAXVALUE')),
+                HINT = 'Give the length that the partitions there have, or begin where they end.';
+        END IF;
+        partition := format('%I.%I', facts.nspname, name);
+        -- Not PARTITION OF, for which nobody else could use the parent. Identity and indexes come with ATTACH.
+        EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED', partition, parent)
+            || ' INCLUDING STORAGE INCLUDING COMPRESSION)'
+            || coalesce(' USING ' || quote_ident(facts.amname), '')
+            || coalesce(' TABLESPACE ' || quote_ident(facts.spcname), '');
+        IF facts.owner <> current_user THEN
+            EXECUTE format('ALTER TABLE %s OWNER TO %I', partition, facts.owner);
+        END IF;
+        BEGIN
+            EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
+                parent, partition, lower(bounds), upper(bounds));
+        EXCEPTION WHEN check_violation THEN
+            EXECUTE format('SELECT count(*) AS rows, min(%1$I) AS id FROM %2$s WHERE %1$I >= $1 AND %1$I < $2',
+                facts.key, facts.rest)
+            INTO other USING lower(bounds), upper(bounds);
+            IF other.rows = 0 THEN
+                -- Row security hides them.
+                RAISE;
+            END IF;
+            RAISE EXCEPTION USING
+                ERRCODE = 'check_violation',
+                MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.rest_name, name),
+                DETAIL = format('It has %s of them; the first has the id %s, of %s.',
+                    other.rows, other.id, @extschema@.id_time(other.id, layout)),
+                HINT = 'Move them out of it, create the partition, and insert them anew.';
+        END;
+        RETURN NEXT partition::regclass;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.drop_partitions(parent regclass, before timestamptz) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout @extschema@.id_layout;
+    bound bigint;
+    referred boolean;
+    dropped record;
+BEGIN
+    PERFORM insta_ids.check_isolation('partitions cannot be dropped');
+    -- Refuses what is no such parent.
+    PERFORM insta_ids.partitions(parent);
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+    SELECT p.layout INTO layout FROM insta_ids.partitioned p WHERE p.parent = drop_partitions.parent;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format(
+                'time zone and layout of "%s" are not known', (SELECT c.relname FROM pg_class c WHERE c.oid = parent)),
+            HINT = 'Call insta_ids.create_partitions first, with the layout of its ids.';
+    END IF;
+    -- Before the first id there is nothing to drop.
+    bound := @extschema@.id_min(greatest(before, @extschema@.id_time(0::bigint, layout)), layout);
+    referred := EXISTS (SELECT FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = parent);
+    FOR dropped IN
+        SELECT p.partition::text AS name, c.relname, c.relkind, h.inhdetachpending AS pending
+        FROM insta_ids.partitions(parent) p
+        JOIN pg_class c ON c.oid = p.partition
+        JOIN pg_inherits h ON h.inhrelid = p.partition
+        WHERE NOT lower_inf(p.ids) AND upper(p.ids) <= bound
+        ORDER BY p.ids
+    LOOP
+        IF dropped.pending THEN
+            -- Who detaches it may want to keep it.
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('partition "%s" is being detached', dropped.relname),
+                HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
+        END IF;
+        IF referred THEN
+            -- Foreign keys depend on each partition; detaching checks that no row does.
+            EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', parent, dropped.name);
+        END IF;
+        EXECUTE format('DROP %s %s', CASE dropped.relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END, dropped.name);
+        RETURN NEXT dropped.name;
+    END LOOP;
+END
+$$;
+
+-- Long work, migrations and shards
+
+-- How many locks the server has for sure, as it reckons: for each process that can have a transaction, and each prepared
+-- transaction, so many.
+CREATE FUNCTION insta_ids.lock_capacity() RETURNS bigint
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.current_setting('max_locks_per_transaction')::bigint * pg_catalog.sum(s.setting::bigint)::bigint
+    FROM pg_catalog.pg_settings s
+    WHERE s.name = ANY (ARRAY[
+        'max_connections', 'max_prepared_transactions', 'max_worker_processes', 'max_wal_senders',
+        -- Its slots, from PostgreSQL 18 on.
+        CASE WHEN pg_catalog.current_setting('server_version_num')::integer < 180000 THEN 'autovacuum_max_workers'
+            ELSE 'autovacuum_worker_slots' END]);
+END;
+
+-- Refuses a batch for which the server has too few locks, after the first shard of it.
+CREATE OR REPLACE FUNCTION insta_ids.check_locks(batch integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    room CONSTANT bigint := insta_ids.lock_capacity();
+    own bigint;
+    others bigint;
+BEGIN
+    SELECT count(*) FILTER (WHERE pid = pg_backend_pid()), count(*) FILTER (WHERE pid IS DISTINCT FROM pg_backend_pid())
+    INTO own, others
+    FROM pg_locks WHERE NOT fastpath;
+    -- One by itself has just been done.
+    IF batch > 1 AND own * batch > room - others THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = format('batch of %s shards needs more locks than the server has', batch),
+            DETAIL = format('The first took %s; the server has %s, of which others hold %s.', own, room, others),
+            HINT = format('Use a batch of at most %s, or raise "max_locks_per_transaction".',
+                greatest(1, (room - others) / own));
+    END IF;
+END
+$$;
+
+-- The migration of this name, which must be one that cannot run in a transaction.
+CREATE OR REPLACE FUNCTION insta_ids.migration_by_script(name text) RETURNS insta_ids.migration
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    migration insta_ids.migration;
+BEGIN
+    SELECT * INTO migration FROM insta_ids.migration m WHERE m.name = migration_by_script.name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('migration "%s" does not exist', left(name, 255));
+    ELSIF migration.transactional THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migration "%s" runs in transactions', name),
+            HINT = 'Apply it: CALL insta_ids.migrate().';
+    END IF;
+    RETURN migration;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.create_shard(shard integer) RETURNS name
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
+AS $$
+DECLARE
+    schema pg_catalog.name;
+BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be made');
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_placement(shard);
+    schema := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
+    IF schema IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = pg_catalog.format('shard %s already exists', shard),
+            HINT = 'If its schema is missing, insta_ids.drop_shard() forgets it.';
+    END IF;
+    RETURN schema;
+END
+$$;
+
+-- Privileges on the database, to make schemas in it, are not among them.
+CREATE OR REPLACE FUNCTION insta_ids.grant_provisioning(role regrole) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('role "%s" does not exist', role);
+    END IF;
+    EXECUTE format('GRANT SELECT, INSERT ON insta_ids.config TO %s', role);
+    EXECUTE format(
+        'GRANT SELECT, INSERT, UPDATE, DELETE'
+        || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work, insta_ids.node,'
+        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.ended_move,'
+        || ' insta_ids.moved TO %s', role);
+    EXECUTE format(
+        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.shard_relation, insta_ids.migration_status,'
+        || ' insta_ids.progress, insta_ids.moves TO %s', role);
+    EXECUTE format(
+        'GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.check_rows,'
+        || ' insta_ids.commit_batch, insta_ids.new_transaction TO %s', role);
+    EXECUTE format(
+        'GRANT EXECUTE ON FUNCTION insta_ids.init, insta_ids.create_shard, insta_ids.make_shard,'
+        || ' insta_ids.drop_shard, insta_ids.lock_schema, insta_ids.add_migration, insta_ids.apply_migrations,'
+        || ' insta_ids.path_of, insta_ids.check_path, insta_ids.statements, insta_ids.minting_columns,'
+        || ' insta_ids.migration_script, insta_ids.migration_by_script, insta_ids.start_migration,'
+        || ' insta_ids.finish_migration, insta_ids.note_transactions, insta_ids.transactions_committed,'
+        || ' insta_ids.check_range, insta_ids.check_locks, insta_ids.limit_catalog_cache, insta_ids.check,'
+        || ' insta_ids.check_server, insta_ids.check_schemas, insta_ids.check_migrations, insta_ids.check_objects,'
+        || ' insta_ids.check_references, insta_ids.check_sequences, insta_ids.check_ids, insta_ids.check_ids_of,'
+        || ' insta_ids.objects_of, insta_ids.repair_statement, insta_ids.in_shard, insta_ids.essence,'
+        || ' insta_ids.minted_shards, insta_ids.literal_of, insta_ids.not_read, insta_ids.id_functions, insta_ids.id_sequences,'
+        || ' insta_ids.last_values, insta_ids.budget, insta_ids.server_budget, insta_ids.sequence_budget,'
+        || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
+        || ' insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
+        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.rewrite_function,'
+        || ' insta_ids.lock_sequence, insta_ids.named_sequence, insta_ids.minting_functions,'
+        || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
+        || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
+        || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
+        || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
+        || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
+        || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node, insta_ids.drop_node,'
+        || ' insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
+        || ' insta_ids.taken_slot, insta_ids.check_writer,'
+        || ' insta_ids.refuse_write, insta_ids.lock_all, insta_ids.check_inheritance, insta_ids.close_shards,'
+        || ' insta_ids.open_shards, insta_ids.claim, insta_ids.fence, insta_ids.unfence, insta_ids.check_moves,'
+        || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable,'
+        || ' insta_ids.objects_json, insta_ids.partitions_json, insta_ids.relations_of, insta_ids.published_tables,'
+        || ' insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
+        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved,'
+        || ' insta_ids.move_finish, insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
+END
+$$;
+
+-- The map, fences, moves and engines
+
+-- Refuses shards that have moved away, and of which something is still here.
+CREATE OR REPLACE FUNCTION insta_ids.check_left(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    remains insta_ids.moved;
+BEGIN
+    SELECT * INTO remains FROM insta_ids.moved d
+    WHERE d.shard BETWEEN first AND last AND d.schema IS NOT NULL ORDER BY d.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('what is left of shard %s is still here', remains.shard),
+            DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
+            HINT = format('Drop it: SELECT insta_ids.drop_shard(%s).', remains.shard);
+    END IF;
+END
+$$;
+
+-- Tables that a statement on another one writes to, where only one of the two is of these shards: a fence stops that one
+-- only.
+CREATE OR REPLACE FUNCTION insta_ids.check_inheritance(shards integer[]) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    shared record;
+BEGIN
+    SELECT coalesce(c.shard, p.shard) AS shard, i.inhrelid::regclass AS child, i.inhparent::regclass AS parent INTO shared
+    FROM pg_inherits i
+    JOIN pg_class cc ON cc.oid = i.inhrelid AND cc.relkind IN ('r', 'p', 'f')
+    JOIN pg_class pc ON pc.oid = i.inhparent
+    LEFT JOIN insta_ids.shard_schema c ON c.oid = cc.relnamespace AND c.shard = ANY (shards)
+    LEFT JOIN insta_ids.shard_schema p ON p.oid = pc.relnamespace AND p.shard = ANY (shards)
+    WHERE c.shard IS DISTINCT FROM p.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s shares rows with another schema', shared.shard),
+            DETAIL = format('Table %s is a partition or child of %s.', shared.child, shared.parent),
+            HINT = 'Detach the partition, or end the inheritance.';
+    END IF;
+END
+$$;
+
+-- Closes shards to all who write, when those who do have ended.
+CREATE OR REPLACE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    next insta_ids.shard_relation;
+BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_inheritance(shards),
+        insta_ids.commit_durably();
+    PERFORM insta_ids.lock_all(
+        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
+        'SHARE ROW EXCLUSIVE',
+        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+              WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
+        format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
+    -- A foreign table cannot be locked but by its trigger.
+    PERFORM set_config('lock_timeout', lock_timeout, true);
+    -- While it is not there, its own DDL is not refused.
+    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
+    FOR next IN
+        SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
+            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE%s ON %s'
+                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.refuse_write(%s)',
+                -- Before PostgreSQL 16, foreign tables have no triggers for it.
+                CASE WHEN next.kind <> 'f' OR current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
+                next.relation, next.shard);
+        END IF;
+        -- Where shards come to, the subscription that brings their rows goes past it; elsewhere none does.
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
+            CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
+    END LOOP;
+    INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
+END
+$$;
+
+-- Refuses whoever alters what is in a shard that moves or is fenced.
+CREATE OR REPLACE FUNCTION insta_ids.keep_fenced() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    shards integer[];
+    schemas text[];
+    altered record;
+BEGIN
+    -- Most DDL ends here, and does not need the library.
+    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+        AND NOT EXISTS (SELECT FROM insta_ids.fence)
+    THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids.fenced_schemas() f;
+    -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
+    IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
+        AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+    THEN
+        RETURN;
+    END IF;
+    IF TG_EVENT = 'sql_drop' THEN
+        SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
+        FROM pg_event_trigger_dropped_objects() d
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema
+            = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
+        WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
+    ELSE
+        SELECT f.shard, c.object_type || ' ' || c.object_identity AS object INTO altered
+        FROM pg_event_trigger_ddl_commands() c
+        -- What has no schema of its own.
+        LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
+        LEFT JOIN pg_rewrite r ON c.classid = 'pg_rewrite'::regclass AND r.oid = c.objid
+        LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
+        LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
+        LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
+        -- A table that is in another schema now.
+        LEFT JOIN pg_trigger g
+            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
+            OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
+            OR encode(g.tgargs, 'escape') = f.shard || '\000'
+        WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
+            AND c.object_type <> 'publication relation' LIMIT 1;
+    END IF;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
+            DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
+            HINT = 'Try again when it has moved: see insta_ids.moves.';
+    ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
+        PERFORM insta_ids.check_inheritance(shards);
+    END IF;
+END
+$$;
+
+-- Refuses shards that could not be moved whole.
+CREATE OR REPLACE FUNCTION insta_ids.check_movable(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    obstacle record;
+BEGIN
+    IF current_setting('wal_level') <> 'logical' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'shards cannot leave this server',
+            DETAIL = format('"wal_level" is %s.', current_setting('wal_level')),
+            HINT = 'Set wal_level = logical in postgresql.conf, and restart the server.';
+    ELSIF (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = 'all replication slots of this server are in use',
+            HINT = 'Drop one that is not needed, or raise "max_replication_slots".';
+    END IF;
+    PERFORM insta_ids.check_inheritance(shards);
+
+    SELECT o.* INTO obstacle FROM (
+        SELECT s.shard, 1, format('Schema "%s" is missing.', s.schema), 'Restore it, or drop the shard.'
+        FROM insta_ids.shard_schema s WHERE s.oid IS NULL
+        UNION ALL
+        SELECT s.shard, 2, CASE s.is_closed WHEN true THEN 'It is fenced.' ELSE 'It is moving.' END,
+               format('Open it: SELECT insta_ids.unfence(%s).', s.shard)
+        FROM insta_ids.fence s
+        UNION ALL
+        SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'Apply it: CALL insta_ids.migrate().'
+        FROM insta_ids.migration_status m WHERE m.state <> 'applied'
+        UNION ALL
+        SELECT r.shard, 4, format('Table %s is %s.', r.relation, CASE r.kind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
+               'Only rows of logged tables go with it.'
+        FROM insta_ids.shard_relation r WHERE r.kind = 'f' OR r.kind <> 'S' AND r.persistence = 'u'
+        UNION ALL
+        SELECT t.shard, 5, format('Table %s has no primary key, by which its rows could be told apart.', t.relation),
+               format('Add a primary key, or: ALTER TABLE %s REPLICA IDENTITY FULL.', t.relation)
+        FROM insta_ids.unidentified_tables(shards) t
+        UNION ALL
+        SELECT r.shard, 6, r.object || ': ' || r.detail, r.hint
+        FROM insta_ids.check_references(shards) r WHERE r.severity = 'error'
+    ) o (shard, place, detail, hint)
+    WHERE o.shard = ANY (shards) ORDER BY o.place, o.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s cannot be moved', obstacle.shard),
+            DETAIL = obstacle.detail, HINT = obstacle.hint;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.move_offer(first integer, last integer, to_node name) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids.own_node();
+    offered CONSTANT name := format('insta_ids_%s_%s', first, last);
+    move insta_ids.move;
+    is_new boolean := false;
+    objects jsonb;
+    shard integer;
+BEGIN
+    PERFORM insta_ids.check_isolation('shards cannot be offered'), insta_ids.check_range(first, last, 1),
+        insta_ids.commit_durably();
+    -- Nobody else offers, makes or assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_node(here), insta_ids.check_node(to_node);
+    SELECT * INTO move FROM insta_ids.move m WHERE m.name = offered FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM insta_ids.check_moves(first, last);
+        move.shards := ARRAY(SELECT s.shard FROM insta_ids.shard s WHERE s.shard BETWEEN first AND last ORDER BY s.shard);
+        IF move.shards = '{}' OR to_node = here THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'undefined_object',
+                MESSAGE = format('no shard from %s to %s can move from node "%s" to node "%s"', first, last, here, to_node),
+                DETAIL = CASE WHEN to_node = here THEN 'That is this node.' ELSE 'None of them is here.' END;
+        END IF;
+        FOREACH shard IN ARRAY move.shards LOOP
+            IF NOT EXISTS (SELECT FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last AND a.node = here) THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('the map does not have shard %s on this node', shard),
+                    HINT = format('Assign it: SELECT insta_ids.assign(%s, %s, %L).', first, last, here);
+            END IF;
+        END LOOP;
+        PERFORM insta_ids.claim(move.shards), insta_ids.check_movable(move.shards);
+        -- What is being made in them now is seen afterwards.
+        PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = ANY (move.shards);
+        EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids.published_tables(move.shards));
+        INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, false, to_node FROM unnest(move.shards) s;
+        INSERT INTO insta_ids.move AS m (name, id, first, last, shards, relations, from_node, to_node, slot, bytes, step)
+        SELECT offered, gen_random_uuid(), first, last, move.shards, insta_ids.relations_of(move.shards), here, to_node,
+               format('insta_ids_%s_%s_%s', (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), first, last),
+               (SELECT coalesce(sum(pg_table_size(r.relation)), 0) FROM insta_ids.shard_relation r
+                WHERE r.shard = ANY (move.shards) AND r.kind = 'r'),
+               'offered'
+        RETURNING m.* INTO move;
+        is_new := true;
+    ELSIF move.from_node <> here OR move.to_node <> move_offer.to_node THEN
+        PERFORM insta_ids.check_moves(first, last);
+    END IF;
+    -- What differs between them cannot come of the same migrations.
+    objects := insta_ids.objects_json(move.shards[1]);
+    FOREACH shard IN ARRAY move.shards[2:] LOOP
+        IF insta_ids.objects_json(shard) <> objects THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('shard %s cannot be moved', shard),
+                DETAIL = format('What is in it differs from what is in shard %s.', move.shards[1]),
+                HINT = 'See insta_ids.check().';
+        END IF;
+    END LOOP;
+    RETURN jsonb_build_object(
+        'name', move.name, 'id', move.id, 'is_new', is_new, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
+        'from_node', here, 'to_node', to_node, 'slot', move.slot, 'bytes', move.bytes,
+        'map', insta_ids.shard_map(),
+        'migrations', (
+            SELECT coalesce(jsonb_agg(jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
+                'transactional', m.transactional, 'check_ids', m.check_ids) ORDER BY m.number), '[]')
+            FROM insta_ids.migration m),
+        'objects', objects,
+        'partitions', (SELECT jsonb_object_agg(s, insta_ids.partitions_json(s)) FROM unnest(move.shards) s));
+END
+$$;
+
+-- Takes the offer back, and opens the shards again. Once they are fenced, the target must have cancelled the move:
+-- `cancellation` is what move_cancel returned.
+CREATE OR REPLACE FUNCTION insta_ids.move_withdraw(move name, cancellation jsonb DEFAULT '{}') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids.move;
+BEGIN
+    IF insta_ids.move_outcome((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
+        RETURN;
+    END IF;
+    -- Nobody assigns shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    moving := insta_ids.open_move(move);
+    IF moving.step NOT IN ('offered', 'fenced') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
+            HINT = format('End the move here: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
+    ELSIF (moving.step = 'fenced' OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
+        -- Who has never heard of the move cannot say that it will not take the shards over.
+        OR moving.step = 'fenced'
+            AND (cancellation ->> 'to_node' IS DISTINCT FROM moving.to_node OR cancellation ->> 'was_known' = 'false')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s may already be on node "%s"', moving.first, moving.last, moving.to_node),
+            DETAIL = 'This move was not cancelled there.',
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
+    END IF;
+    PERFORM insta_ids.check_placement(s) FROM unnest(moving.shards) s;
+    PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
+    WHERE s.slot_name = moving.slot
+        OR s.slot_name ~ '^pg_[0-9]+_sync_' AND cancellation -> 'table_slots' ? s.slot_name;
+    PERFORM insta_ids.open_shards(moving.shards);
+    EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
+    DELETE FROM insta_ids.move m WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'withdrawn');
+END
+$$;
+
+-- For each table the number of its rows and, if all of them are compared, a number that is the same for the same rows.
+CREATE OR REPLACE FUNCTION insta_ids.move_hashes(move name, verify text DEFAULT 'full') RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- Rows are compared as texts.
+    SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
+    SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64' SET row_security = off
+AS $$
+DECLARE
+    hashes jsonb := '{}';
+    relation record;
+    hash jsonb;
+BEGIN
+    IF verify NOT IN ('full', 'count') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('rows cannot be verified by "%s"', verify),
+            DETAIL = 'It can be "full" or "count".';
+    END IF;
+    IF NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        PERFORM insta_ids.open_move(move);
+    END IF;
+    FOR relation IN
+        SELECT r.relation AS name, (
+            SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attname) FROM pg_attribute a
+            WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped) AS columns
+        FROM insta_ids.move m
+        JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
+        WHERE m.name = move
+    LOOP
+        EXECUTE format('SELECT jsonb_build_array(count(*)%s) FROM ONLY %s', CASE verify WHEN 'full' THEN
+            format(', coalesce(sum(hashtextextended(ROW(%s)::text, 0)), 0)::text', relation.columns) END, relation.name)
+        INTO hash;
+        hashes := hashes || jsonb_build_object(relation.name, hash);
+    END LOOP;
+    RETURN hashes;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.move_prepare(offer jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM insta_ids.prepare_shards(offer, pg_catalog.current_setting('search_path'));
+END
+$$;
+
+-- Makes the shards that were offered, empty and closed. `path` is the search_path of who asked for it.
+CREATE OR REPLACE FUNCTION insta_ids.prepare_shards(offer jsonb, path text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids.move := jsonb_populate_record(NULL::insta_ids.move, offer);
+    here CONSTANT name := insta_ids.this_node();
+    outcome CONSTANT text := insta_ids.move_outcome(moving.id);
+    tables text;
+    shard integer;
+    difference record;
+BEGIN
+    PERFORM insta_ids.check_isolation('shards cannot be prepared'), insta_ids.commit_durably(), insta_ids.check_writer();
+    IF here IS DISTINCT FROM moving.to_node THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('this server is not node "%s"', moving.to_node),
+            DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
+            HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
+    ELSIF EXISTS (SELECT FROM insta_ids.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
+        RETURN;
+    END IF;
+    IF outcome IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
+            DETAIL = format('It was %s here.', outcome),
+            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
+                moving.first, moving.last);
+    END IF;
+    PERFORM insta_ids.check_moves(moving.first, moving.last);
+    IF (offer #>> '{map,version}')::bigint > coalesce((SELECT m.version FROM insta_ids.map m), 0) THEN
+        PERFORM insta_ids.apply_map(offer -> 'map');
+    END IF;
+    PERFORM insta_ids.check_node(moving.from_node), insta_ids.check_range(moving.first, moving.last, 1),
+        insta_ids.take_migrations(offer -> 'migrations', moving.from_node);
+    PERFORM insta_ids.check_absent(moving.first, moving.last);
+    shard := (
+        SELECT min(s) FROM unnest(moving.shards) s
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = moving.from_node));
+    IF shard IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('the map here does not have shard %s on node "%s"', shard, moving.from_node),
+            DETAIL = format('Its version is %s, and %s there.', (SELECT m.version FROM insta_ids.map m), offer #>> '{map,version}'),
+            HINT = 'Assign on one of the two nodes what the other has, and apply that map on the other.';
+    END IF;
+
+    FOREACH shard IN ARRAY moving.shards LOOP
+        PERFORM insta_ids.make_shard(shard, path), insta_ids.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
+        IF shard = moving.shards[1] THEN
+            PERFORM insta_ids.check_locks(cardinality(moving.shards));
+            SELECT * INTO difference
+            FROM (
+                SELECT x.object ->> 0 AS kind, concat_ws('.', x.object ->> 1, x.object ->> 2) AS name,
+                       string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE x.is_ours) AS ours,
+                       string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE NOT x.is_ours) AS theirs
+                FROM (
+                    SELECT o, true FROM jsonb_array_elements(insta_ids.objects_json(shard)) o
+                    UNION ALL
+                    SELECT o, false FROM jsonb_array_elements(offer -> 'objects') o
+                ) x (object, is_ours)
+                GROUP BY 1, 2
+            ) d
+            WHERE d.ours IS DISTINCT FROM d.theirs ORDER BY d.kind, d.name LIMIT 1;
+            IF FOUND THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('shard %s is not what its migrations make', shard),
+                    DETAIL = format('%s %s: here %s, on node "%s" %s.',
+                        upper(left(difference.kind, 1)) || substr(difference.kind, 2), difference.name,
+                        coalesce(insta_ids.in_shard(difference.ours, insta_ids.schema_of(shard), shard), 'nothing'),
+                        moving.from_node,
+                        coalesce(insta_ids.in_shard(difference.theirs, insta_ids.schema_of(shard), shard), 'nothing')),
+                    HINT = 'Add what was done by hand there as a migration, which does nothing where it is done.';
+            END IF;
+        END IF;
+    END LOOP;
+    -- Rows that migrations made come from the source, too.
+    tables := insta_ids.published_tables(moving.shards);
+    IF tables IS NOT NULL THEN
+        EXECUTE 'TRUNCATE ' || tables;
+    END IF;
+    PERFORM insta_ids.close_shards(moving.shards, here, '2s');
+    INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
+    VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.slot,
+        moving.bytes, 'prepared');
+END
+$$;
+
+-- Refuses shards of which something is here.
+CREATE OR REPLACE FUNCTION insta_ids.check_absent(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here integer := (SELECT min(s.shard) FROM insta_ids.shard s WHERE s.shard BETWEEN first AND last);
+BEGIN
+    IF here IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = format('shard %s is already on this node', here);
+    END IF;
+    PERFORM insta_ids.check_left(first, last);
+END
+$$;
+
+-- Forgets what was made here for a move whose shards have not been handed over; no offer of this id is taken up here any more.
+-- Without a row of it, `id` says which it was. Returns what the source must see, with the slots there by which tables were
+-- copied, and which are still there if it could not be reached.
+CREATE OR REPLACE FUNCTION insta_ids.move_cancel(move name, id uuid DEFAULT NULL) RETURNS jsonb
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids.move;
+BEGIN
+    IF id IS NULL OR EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        moving := insta_ids.open_move(move);
+    END IF;
+    IF moving.step NOT IN ('prepared', 'copying', 'handed over') OR moving.id <> id THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', moving.first, moving.last),
+            HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
+    END IF;
+    PERFORM insta_ids.commit_durably();
+    id := coalesce(moving.id, id);
+    -- Waits for who is handing it over.
+    INSERT INTO insta_ids.ended_move VALUES (id, 'cancelled',
+        CASE WHEN moving.name IS NOT NULL THEN insta_ids.move_table_slots(move, '{i,d,f,s}') END)
+    ON CONFLICT DO NOTHING;
+    IF insta_ids.move_outcome(id) <> 'cancelled' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards of move "%s" are already here', move),
+            HINT = 'Finish it by calling insta_ids.move_shards() again.';
+    END IF;
+    IF moving.name IS NOT NULL THEN
+        PERFORM insta_ids.drop_subscription(move);
+        DELETE FROM insta_ids.move m WHERE m.name = move;
+        DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
+        PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
+    END IF;
+    RETURN (
+        SELECT jsonb_build_object('id', e.id, 'to_node', insta_ids.this_node(), 'was_known', e.table_slots IS NOT NULL,
+            'table_slots', e.table_slots)
+        FROM insta_ids.ended_move e WHERE e.id = move_cancel.id);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.dblink_schema() RETURNS name
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'dblink');
+BEGIN
+    IF schema IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'extension "dblink" is not installed in this database',
+            HINT = 'Create it: CREATE EXTENSION dblink. Or call the steps of the move from psql.';
+    END IF;
+    RETURN schema;
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
+        first integer, last integer, from_node name, verify text DEFAULT 'full', lock_timeout text DEFAULT '2s',
+        max_lag bigint DEFAULT 1048576)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
+    here pg_catalog.name;
+    step pg_catalog.text;
+    offer pg_catalog.jsonb;
+    mark pg_catalog.jsonb;
+    ours pg_catalog.jsonb;
+    theirs pg_catalog.jsonb;
+    relation pg_catalog.text;
+    handed_over pg_catalog.jsonb;
+    fenced_at pg_catalog.timestamptz;
+    told_at pg_catalog.timestamptz := '-infinity';
+    lag bigint;
+    lead interval;
+    table_slots pg_catalog.name[] := '{}';
+    progress pg_catalog.record;
+BEGIN
+    CALL insta_ids.new_transaction();
+    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag) > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
+    ELSIF verify NOT IN ('full', 'count', 'none') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('rows cannot be verified by "%s"', verify),
+            DETAIL = 'It can be "full", "count" or "none".';
+    END IF;
+    here := insta_ids.own_node();
+    SELECT m.step INTO step FROM insta_ids.move m
+    WHERE (m.name, m.from_node, m.to_node) = (move, move_shards.from_node, here);
+    IF NOT FOUND THEN
+        PERFORM insta_ids.check_moves(first, last), insta_ids.check_absent(first, last);
+    END IF;
+    PERFORM insta_ids.connect_node(from_node);
+
+    IF step IS NULL THEN
+        offer := insta_ids.ask_node(format('SELECT insta_ids.move_offer(%s, %s, %L)', first, last, here));
+        BEGIN
+            PERFORM insta_ids.prepare_shards(offer, path);
+        EXCEPTION WHEN OTHERS THEN
+            -- What another session has offered is its own.
+            IF (offer ->> 'is_new')::boolean THEN
+                PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_withdraw(%L)', move));
+            END IF;
+            RAISE;
+        END;
+        CALL insta_ids.new_transaction();
+        RAISE NOTICE 'move_shards: prepared, % shards, % here', jsonb_array_length(offer -> 'shards'),
+            pg_size_pretty((offer ->> 'bytes')::bigint);
+    END IF;
+    IF step IS DISTINCT FROM 'handed over' THEN
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_slot(%L)', move));
+        PERFORM insta_ids.move_subscribe(move);
+        CALL insta_ids.new_transaction();
+        LOOP
+            lag := insta_ids.ask_node(format('SELECT to_jsonb(insta_ids.move_lag(%L))', move));
+            EXIT WHEN insta_ids.move_copied(move) AND lag <= max_lag;
+            IF clock_timestamp() > told_at + interval '1 s' THEN
+                told_at := clock_timestamp();
+                SELECT * INTO progress FROM insta_ids.moves p WHERE p.name = move;
+                RAISE NOTICE 'move_shards: % of % tables copied, % rows, % of %, % behind', progress.tables_copied,
+                    progress.tables, progress.rows, pg_size_pretty(progress.bytes), pg_size_pretty(progress.bytes_total),
+                    pg_size_pretty(lag);
+                -- Of those that were there a second ago.
+                table_slots := ARRAY(
+                    SELECT unnest(table_slots) INTERSECT SELECT unnest(insta_ids.move_table_slots(move)));
+                IF insta_ids.ask_node(format('SELECT to_jsonb(insta_ids.move_slots_lost(%L))', table_slots)) = 'true' THEN
+                    RAISE NOTICE 'move_shards: begins to copy again, as a server died while a table was at its end';
+                    PERFORM insta_ids.move_recopy(move);
+                END IF;
+                table_slots := insta_ids.move_table_slots(move);
+            END IF;
+            PERFORM pg_sleep(0.02);
+            CALL insta_ids.new_transaction();
+        END LOOP;
+        -- So that the first queries here are planned as they should be.
+        FOR relation IN
+            SELECT r.relation FROM insta_ids.move m
+            JOIN insta_ids.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
+            WHERE m.name = move
+        LOOP
+            EXECUTE format('ANALYZE %s', relation);
+        END LOOP;
+        CALL insta_ids.new_transaction();
+
+        -- Not only after it.
+        lead := (insta_ids.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
+            - clock_timestamp();
+        IF lead > current_setting('insta_ids.clock_tolerance')::interval THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, from_node),
+                DETAIL = format('"insta_ids.clock_tolerance" is %s.', current_setting('insta_ids.clock_tolerance')),
+                HINT = 'Correct the clock, and call again.';
+        END IF;
+        PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_fence(%L, %L)', move, lock_timeout));
+        fenced_at := clock_timestamp();
+        mark := insta_ids.ask_node(format('SELECT insta_ids.move_mark(%L)', move));
+        RAISE NOTICE 'move_shards: fenced on node "%"', from_node;
+        LOOP
+            EXIT WHEN insta_ids.move_drained(move, mark);
+            PERFORM pg_sleep(0.01);
+            CALL insta_ids.new_transaction();
+        END LOOP;
+        IF verify <> 'none' THEN
+            PERFORM insta_ids.begin_to_ask_node(format('SELECT insta_ids.move_hashes(%L, %L)', move, verify));
+            ours := insta_ids.move_hashes(move, verify);
+            theirs := insta_ids.await_node();
+        END IF;
+        handed_over := insta_ids.move_hand_over(move, mark, theirs, ours);
+        CALL insta_ids.new_transaction();
+        RAISE NOTICE 'move_shards: handed over, % ms after the fence',
+            round(extract(epoch FROM clock_timestamp() - fenced_at) * 1000);
+    END IF;
+
+    handed_over := coalesce(handed_over, insta_ids.move_hand_over(move));
+    PERFORM insta_ids.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.move_finish(%L, %L)', move, handed_over));
+    PERFORM insta_ids.move_finish(move);
+    CALL insta_ids.new_transaction();
+    RAISE NOTICE 'move_shards: finished; the map has version %', handed_over ->> 'version';
+    PERFORM insta_ids.disconnect_node(), set_config('search_path', path, true);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.install_plproxy(cluster text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    made CONSTANT text := 'made by insta_ids.install_plproxy()';
+    other record;
+BEGIN
+    PERFORM insta_ids.configured();
+    IF NOT EXISTS (SELECT FROM pg_language l WHERE l.lanname = 'plproxy') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'extension "plproxy" is not installed in this database',
+            HINT = 'Create it: CREATE EXTENSION plproxy.';
+    END IF;
+    IF to_regnamespace('plproxy') IS NULL THEN
+        CREATE SCHEMA plproxy;
+        GRANT USAGE ON SCHEMA plproxy TO PUBLIC;
+    END IF;
+    SELECT f.* INTO other
+    FROM (
+        SELECT 'schema plproxy', n.nspowner, made FROM pg_namespace n WHERE n.nspname = 'plproxy'
+        UNION ALL
+        SELECT 'function ' || p.oid::regprocedure, p.proowner, obj_description(p.oid, 'pg_proc')
+        FROM pg_proc p
+        WHERE p.pronamespace = to_regnamespace('plproxy')
+            AND p.proname IN ('get_cluster_version', 'get_cluster_partitions', 'get_cluster_config')
+    ) f (object, owner, description)
+    WHERE f.description IS DISTINCT FROM made
+        OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = f.owner) AND f.owner <> current_user::regrole
+    ORDER BY f.description IS DISTINCT FROM made DESC LIMIT 1;
+    IF FOUND AND other.description IS DISTINCT FROM made THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_function',
+            MESSAGE = format('%s already exists', other.object),
+            DETAIL = 'It says what other clusters are.',
+            HINT = 'Let it return what insta_ids.map and insta_ids.plproxy_partitions() have for this cluster.';
+    ELSIF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('%s is of role %s', other.object, other.owner::regrole),
+            DETAIL = 'That role could have others call what it likes.',
+            HINT = 'Make it your own by ALTER ... OWNER TO, or drop it.';
+    END IF;
+    -- Of another cluster they return nothing, which PL/Proxy reports.
+    EXECUTE format($f$
+        CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer
+            STABLE LANGUAGE sql
+            RETURN (SELECT coalesce(max(m.version), 0)::integer FROM insta_ids.map m HAVING cluster_name = %1$L);
+        CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text
+            STABLE LANGUAGE sql
+            BEGIN ATOMIC SELECT p FROM insta_ids.plproxy_partitions() p WHERE cluster_name = %1$L; END;
+        CREATE OR REPLACE FUNCTION plproxy.get_cluster_config(cluster_name text, OUT key text, OUT val text) RETURNS SETOF record
+            STABLE LANGUAGE sql
+            BEGIN ATOMIC SELECT 'modular_mapping', '1' WHERE cluster_name = %1$L; END;
+        COMMENT ON FUNCTION plproxy.get_cluster_version(text) IS %2$L;
+        COMMENT ON FUNCTION plproxy.get_cluster_partitions(text) IS %2$L;
+        COMMENT ON FUNCTION plproxy.get_cluster_config(text) IS %2$L;
+    $f$, cluster, made);
+END
+$$;
+
+-- Checking
+
+-- The statement that makes an object of a shard as its definition says, if there is one. If it could lose something, or
+-- keeps others waiting for as long as the table is large, that is said before it, and a colon.
+CREATE OR REPLACE FUNCTION insta_ids.repair_statement(
+        difference text, kind text, relation text, name text, definition text, schema name, shard integer)
+    RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    while_others_wait CONSTANT text := 'Others wait while all rows are read: ';
+    prefix CONSTANT text := left(schema, - length(shard::text));
+    own CONSTANT text := insta_ids.in_shard(definition, schema, shard);
+    object CONSTANT text := format('%I.', schema) || CASE
+        -- These have arguments behind their names, which are quoted already.
+        WHEN kind IN ('function', 'aggregate') THEN insta_ids.in_shard(name, schema, shard)
+        ELSE quote_ident(name) END;
+    -- NULL of what is of no relation.
+    owner CONSTANT text := format('%I.', schema) || quote_ident(relation);
+    alter_table CONSTANT text := 'ALTER TABLE ' || owner;
+    is_partitioned CONSTANT boolean := EXISTS (
+        SELECT FROM pg_class c WHERE c.oid = to_regclass(owner) AND c.relkind = 'p');
+BEGIN
+    -- What most say of one other shard is not to be said here, too.
+    IF definition ~ ('(?<![\w$])' || regexp_replace(prefix, '(\W)', '\\\1', 'g') || '[0-9]') THEN
+        RETURN NULL;
+    END IF;
+    RETURN CASE difference || ' ' || kind
+        WHEN 'missing column' THEN
+            CASE
+                WHEN own ~ ' NOT NULL$' AND own !~ ' (DEFAULT|GENERATED) ' THEN 'If the table has no rows: '
+                -- As for domains, of which this may be one.
+                WHEN own ~ ' (DEFAULT .*\(|GENERATED )' OR starts_with(definition, chr(1))
+                    THEN 'Others wait while the table is rewritten: '
+            ELSE '' END || format('%s ADD COLUMN %I %s', alter_table, name, own)
+        WHEN 'different column' THEN
+            format('If no value is lost by it: %s ALTER COLUMN %I TYPE %s USING %2$I%4$s::%3$s', alter_table, name, own,
+                -- Between types of different shards there is no cast.
+                CASE WHEN starts_with(definition, chr(1)) THEN '::text' END)
+        WHEN 'missing identity' THEN format('%s ALTER COLUMN %I ADD %s', alter_table, name, own)
+        WHEN 'different identity' THEN format('%s ALTER COLUMN %I SET %s', alter_table, name,
+            regexp_replace(regexp_replace(own, ' AS IDENTITY \(|\)$', ' ', 'g'),
+                '(INCREMENT|MINVALUE|MAXVALUE|START|CACHE|NO CYCLE|CYCLE)', 'SET \1', 'g'))
+        WHEN 'extra identity' THEN format('If it is not needed: %s ALTER COLUMN %I DROP IDENTITY', alter_table, name)
+        WHEN 'extra expression' THEN format('If it is not needed: %s ALTER COLUMN %I DROP EXPRESSION', alter_table, name)
+        WHEN 'missing attribute' THEN format('ALTER TYPE %s ADD ATTRIBUTE %I %s', owner, name, own)
+        WHEN 'extra attribute' THEN format('If it is not needed: ALTER TYPE %s DROP ATTRIBUTE %I', owner, name)
+        WHEN 'missing NOT NULL' THEN while_others_wait || format('%s ALTER COLUMN %I SET NOT NULL', alter_table, name)
+        WHEN 'extra NOT NULL' THEN format('%s ALTER COLUMN %I DROP NOT NULL', alter_table, name)
+        WHEN 'extra default' THEN format('%s ALTER COLUMN %I DROP DEFAULT', alter_table, name)
+        WHEN 'missing index' THEN CASE WHEN is_partitioned
+            THEN while_others_wait || replace(own, ' ON ONLY ', ' ON ')
+            ELSE regexp_replace(own, ' INDEX ', ' INDEX CONCURRENTLY ') END
+        WHEN 'missing constraint' THEN CASE WHEN own ~ '^(CHECK|FOREIGN KEY) ' AND NOT is_partitioned
+            THEN format('%s ADD CONSTRAINT %I %s NOT VALID', alter_table, name, own)
+            ELSE while_others_wait || format('%s ADD CONSTRAINT %I %s', alter_table, name, own) END
+        WHEN 'different constraint' THEN
+            while_others_wait || format('%s DROP CONSTRAINT %I, ADD CONSTRAINT %2$I %s', alter_table, name, own)
+        WHEN 'extra constraint' THEN format('If it is not needed: %s DROP CONSTRAINT %I', alter_table, name)
+        WHEN 'extra column' THEN format('If it is not needed: %s DROP COLUMN %I', alter_table, name)
+        -- One that is disabled is not made so by one statement.
+        WHEN 'missing trigger' THEN CASE WHEN own !~ ' \([A-Z]\)$' THEN own END
+        WHEN 'missing view' THEN format('CREATE VIEW %s %s', object, own)
+        WHEN 'different view' THEN format('CREATE OR REPLACE VIEW %s %s', object, own)
+        WHEN 'missing materialized view' THEN format('CREATE MATERIALIZED VIEW %s %s', object, own)
+        WHEN 'missing sequence' THEN format('CREATE SEQUENCE %s %s', object, own)
+        WHEN 'different sequence' THEN format('ALTER SEQUENCE %s %s', object, own)
+        ELSE CASE
+            WHEN kind = 'default' THEN format('%s ALTER COLUMN %I SET DEFAULT %s', alter_table, name, own)
+            WHEN difference = 'extra' THEN format('If it is not needed: DROP %s %s',
+                CASE WHEN kind IN ('function', 'aggregate') THEN 'ROUTINE' ELSE upper(kind) END,
+                CASE WHEN kind IN ('trigger', 'policy', 'rule') THEN format('%I ON %s', name, owner) ELSE object END)
+            WHEN kind = 'function' OR difference = 'missing' AND kind IN ('rule', 'statistics') THEN own
+        END
+    END;
+END
+$$;
+
+-- What differs between shards that have the same migrations. Those that are equal are looked at once.
+CREATE OR REPLACE FUNCTION insta_ids.check_differences(shards integer[], fingerprints bigint[]) RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    -- Kinds of what goes with a column.
+    of_column CONSTANT text[] := ARRAY['NOT NULL', 'default', 'expression', 'identity'];
+BEGIN
+    RETURN QUERY
+    WITH shards AS (
+        SELECT f.shard, f.fingerprint,
+               coalesce((SELECT array_agg(m.migration ORDER BY m.migration) FROM insta_ids.shard_migration m
+                         WHERE m.shard = f.shard AND m.message IS NULL), '{}') AS applied
+        FROM unnest(shards, fingerprints) f (shard, fingerprint)
+    ), classes AS MATERIALIZED (
+        SELECT s.applied, min(s.shard) AS first, array_agg(s.shard) AS members, count(*) AS weight,
+               sum(count(*)) OVER (PARTITION BY s.applied) AS total
+        FROM shards s GROUP BY s.applied, s.fingerprint
+    ), objects AS MATERIALIZED (
+        SELECT c.applied, c.weight, c.total, o.*
+        FROM classes c
+        JOIN insta_ids.objects_of(
+            ARRAY(SELECT c.first FROM classes c WHERE c.weight < c.total), written_out => true) o ON o.shard = c.first
+    ), variants AS (
+        SELECT o.applied, o.kind, o.relation, o.name, o.definition, sum(o.weight) AS weight, min(o.shard) AS first
+        FROM objects o GROUP BY 1, 2, 3, 4, 5
+        UNION ALL
+        SELECT o.applied, o.kind, o.relation, o.name, NULL, min(o.total) - sum(o.weight), NULL
+        FROM objects o GROUP BY 1, 2, 3, 4
+    ), norms AS (
+        -- What most have; if as many have it as have it not, it is to be there.
+        SELECT DISTINCT ON (v.applied, v.kind, v.relation, v.name) v.*
+        FROM variants v
+        ORDER BY v.applied, v.kind, v.relation, v.name, v.weight DESC, v.definition IS NULL, v.first
+    ), differences AS (
+        SELECT c.members, c.total, n.kind, n.relation, n.name, n.weight, o.definition AS here, n.definition AS elsewhere,
+               CASE WHEN o.definition IS NULL THEN 'missing' WHEN n.definition IS NULL THEN 'extra' ELSE 'different' END
+               AS difference,
+               -- What a column that is missing needs besides its type.
+               CASE WHEN n.kind = 'column' THEN (
+                   SELECT string_agg(CASE d.kind WHEN 'default' THEN ' DEFAULT ' ELSE ' ' END || d.definition, ''
+                              ORDER BY d.kind COLLATE "C")
+                   FROM norms d
+                   WHERE d.kind = ANY (of_column) AND d.definition IS NOT NULL
+                       AND (d.applied, d.relation, d.name) = (n.applied, n.relation, n.name)) END AS besides
+        FROM classes c
+        JOIN norms n ON n.applied = c.applied
+        LEFT JOIN objects o
+            ON o.shard = c.first AND o.kind = n.kind AND o.relation IS NOT DISTINCT FROM n.relation AND o.name = n.name
+        WHERE o.definition IS DISTINCT FROM n.definition
+    )
+    SELECT 'warning', d.difference || '_object',
+           format('%I.%s', s.schema, CASE
+               WHEN d.kind IN ('function', 'aggregate') THEN insta_ids.in_shard(d.name, s.schema, s.shard)
+               ELSE concat_ws('.', quote_ident(d.relation), quote_ident(d.name)) END),
+           format('%s: %s.', concat_ws(' ', upper(left(d.kind, 1)) || substr(d.kind, 2)),
+               CASE d.difference
+                   WHEN 'missing' THEN format('%s of %s shards have it', d.weight, d.total)
+                   WHEN 'extra' THEN format('%s of %s shards do not have it', d.weight, d.total)
+                   ELSE format('here %s, in %s of %s shards %s', insta_ids.in_shard(d.here, s.schema, s.shard),
+                       d.weight, d.total, insta_ids.in_shard(d.elsewhere, s.schema, s.shard))
+               END),
+           coalesce(
+               -- As in most, not in the first of many that all differ.
+               CASE WHEN d.difference <> 'different' OR 2 * d.weight > d.total THEN
+                   insta_ids.repair_statement(d.difference, d.kind, d.relation, d.name,
+                       d.elsewhere || CASE WHEN d.difference = 'missing' THEN coalesce(d.besides, '') ELSE '' END,
+                       s.schema, s.shard)
+               END,
+               'Make it as in the other shards; pg_dump --schema-only shows how it is there.')
+    FROM differences d
+    JOIN insta_ids.shard_schema s ON s.shard = ANY (d.members)
+    -- What is of a table or column that is missing itself, or should be, goes without saying.
+    WHERE NOT EXISTS (
+        SELECT FROM differences t
+        WHERE t.members = d.members AND t.difference <> 'different'
+            AND (t.kind IN ('table', 'type', 'materialized view') AND t.name = d.relation
+                OR t.kind = 'column' AND d.kind = ANY (of_column) AND (t.relation, t.name) = (d.relation, d.name)))
+    -- What others need comes first.
+    ORDER BY s.shard, d.kind NOT IN ('type', 'sequence'), d.kind, d.relation, d.name;
+END
+$$;
+
+-- The same of the server and the layout.
+CREATE OR REPLACE FUNCTION insta_ids.server_budget()
+    RETURNS TABLE (resource text, object text, used numeric, available numeric, runs_out timestamptz)
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    config insta_ids.config := insta_ids.configured();
+    last_instant CONSTANT timestamptz := @extschema@.id_time(9223372036854775807, config.layout);
+    locks CONSTANT bigint := insta_ids.lock_capacity();
+BEGIN
+    RETURN QUERY
+    SELECT 'locks of pg_dump', current_database()::text, count(*)::numeric, locks::numeric, NULL::timestamptz
+    FROM pg_class c
+    -- From PostgreSQL 18 on, sequences are read without.
+    WHERE (c.relkind IN ('r', 'p', 'v', 'm') OR c.relkind = 'S' AND current_setting('server_version_num')::integer < 180000)
+        AND c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace);
+
+    RETURN QUERY
+    SELECT 'locks of migrate', s.schema::text, 50 * c.relations::numeric, locks::numeric, NULL::timestamptz
+    FROM (SELECT c.relnamespace, count(*) AS relations FROM pg_class c GROUP BY 1) c
+    JOIN insta_ids.shard_schema s ON s.oid = c.relnamespace
+    ORDER BY c.relations DESC, s.shard LIMIT 1;
+
+    RETURN QUERY
+    SELECT 'memory of a session that visits all shards', NULL, 12000 * count(*)::numeric, NULL::numeric, NULL::timestamptz
+    FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f');
+
+    RETURN QUERY
+    SELECT 'milliseconds of the layout', config.layout::text,
+           round(1000 * extract(epoch FROM now() - epoch)), round(1000 * extract(epoch FROM last_instant - epoch)), last_instant
+    FROM @extschema@.id_time(0::bigint, config.layout) epoch;
+END
+$$;
+
+-- Whether a version comes before another one; NULL if one is no number.
+CREATE OR REPLACE FUNCTION insta_ids.is_older(version text, other text) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN CASE
+    WHEN version ~ '^\d{1,8}(\.\d{1,8})*$' AND other ~ '^\d{1,8}(\.\d{1,8})*$'
+    THEN string_to_array(version, '.')::integer[] < string_to_array(other, '.')::integer[]
+END;
+
+CREATE OR REPLACE FUNCTION insta_ids.check_server() RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
+    library text;
+    installed text;
+    hint text;
+BEGIN
+    BEGIN
+        PERFORM insta_ids.clock();
+    EXCEPTION
+        WHEN object_not_in_prerequisite_state THEN
+            GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM), hint)::insta_ids.finding;
+    END;
+
+    BEGIN
+        PERFORM insta_ids.check_writer();
+    EXCEPTION
+        WHEN object_not_in_prerequisite_state THEN
+            RETURN NEXT ROW('error', 'writer_slot', 'insta_ids.writer_slot', format('No id can be minted here: %s.', SQLERRM),
+                'Set insta_ids.writer_slot in postgresql.conf, restart the server, and take it: SELECT insta_ids.take_writer_slot(...)'
+                )::insta_ids.finding;
+    END;
+
+    BEGIN
+        library := insta_ids.library_version();
+    EXCEPTION
+        WHEN undefined_function THEN
+            library := NULL;
+    END;
+    BEGIN
+        installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
+    EXCEPTION
+        -- It reads what is installed of all extensions, and fails where one of them is not right.
+        WHEN OTHERS THEN
+            installed := NULL;
+    END;
+    RETURN QUERY
+    SELECT 'warning', 'old_library', 'insta_ids',
+           format('The library that this session runs is of version %s, and version %s is installed.',
+               coalesce(library, 'before 0.9.0'),
+               CASE WHEN insta_ids.is_older(extension, installed) THEN installed ELSE extension END),
+           'Install the newest version, and restart the server.'
+    WHERE library IS NULL OR insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
+    RETURN QUERY
+    SELECT 'warning', 'old_extension', 'insta_ids',
+           format('The library is of version %s, and this database still has the functions of version %s.', library, extension),
+           'ALTER EXTENSION insta_ids UPDATE'
+    WHERE insta_ids.is_older(extension, library);
+
+    RETURN QUERY
+    SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint
+    FROM insta_ids.server_budget() b
+    CROSS JOIN LATERAL (SELECT format('"max_locks_per_transaction" = %s',
+        ceil(1.25 * b.used / nullif(b.available, 0) * current_setting('max_locks_per_transaction')::integer)) AS setting) s
+    CROSS JOIN LATERAL (VALUES
+        ('locks of pg_dump', b.used > b.available, 'locks_of_pg_dump',
+            format('It needs %s locks, and the server has %s for sure.', b.used, b.available),
+            format('Set %s in postgresql.conf, and restart the server.', s.setting)),
+        ('locks of migrate', b.used > b.available, 'locks_of_migrate',
+            format('50 shards like this one have %s relations, and the server has %s locks for sure.', b.used, b.available),
+            format('Set %s in postgresql.conf, and restart the server; or call migrate with a smaller batch.', s.setting)),
+        ('milliseconds of the layout', b.runs_out < now() + interval '5 years', 'end_of_layout',
+            format('The last instant of the layout is %s.', b.runs_out),
+            'Plan for ids of another layout in a new database: no id can be minted after that.')
+    ) f (resource, is_found, code, detail, hint)
+    WHERE f.resource = b.resource AND f.is_found;
+END
+$$;
+
+-- Privileges
+
+-- Nobody may do more than is said here, whatever ALTER DEFAULT PRIVILEGES gave away.
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure,
+            CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+        FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))
+        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname = 'lock_capacity' AND grantee <> p.proowner
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END
+$$;
+GRANT EXECUTE ON FUNCTION insta_ids.lock_capacity(), insta_ids.check_isolation(text) TO PUBLIC;
+
+-- Comments
+COMMENT ON FUNCTION id_min(timestamptz) IS
+    'smallest id of the unit of time that an instant is in';
+COMMENT ON FUNCTION id_min(timestamptz, id_layout) IS
+    'smallest id of the unit of time that an instant is in';
+COMMENT ON FUNCTION id_max(timestamptz) IS
+    'greatest id of the unit of time that an instant is in';
+COMMENT ON FUNCTION id_max(timestamptz, id_layout) IS
+    'greatest id of the unit of time that an instant is in';
+COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
+    'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence, move and drop them';
+COMMENT ON FUNCTION insta_ids.transactions_committed() IS
+    'whether a transaction was committed since note_transactions, and none failed; NULL if it was not called';
+COMMENT ON VIEW insta_ids.progress IS
+    'how far the calls of create_shards, migrate and check_rows are that run now';
+COMMENT ON FUNCTION insta_ids.lock_capacity() IS
+    'how many locks the server has for sure, by its settings';
+COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
+    'whether a version comes before another one; NULL if one is no number';
