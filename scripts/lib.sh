@@ -1,5 +1,5 @@
 # What the scripts share: where things are, who runs what, and how to say it. Sourced, not run.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2174
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -109,6 +109,27 @@ choose_server() {
     esac
     PRELOAD=()
     [ "$PG" -ge 17 ] || PRELOAD=("shared_preload_libraries = 'insta_ids'")
+}
+
+# The chosen server, with what is needed to build and test for it.
+set_up_server() {
+    PG_CONFIG=$(scripts/setup)
+    choose_server
+    export PG PG_CONFIG PGRX_PG_CONFIG_PATH=$PG_CONFIG
+}
+
+# The same, but one that PG_CONFIG names is taken as it is.
+take_server() {
+    [ -n "${PG_CONFIG-}" ] || PG_CONFIG=$(scripts/setup)
+    choose_server
+    export PG_CONFIG
+}
+
+# The server of PG_CONFIG, and no other.
+named_server() {
+    [ -n "${PG_CONFIG-}" ] || die "say which server: PG_CONFIG=/path/to/pg_config"
+    choose_server
+    export PGRX_PG_CONFIG_PATH=$PG_CONFIG
 }
 
 # in_its_debian TARGET: of the PostgreSQL that the other Debian has, the target is made there.

@@ -100,6 +100,31 @@ fn the_reference_has_the_comments_words() {
     assert_eq!(functions, 217);
 }
 
+/// What `check` finds is told of, and what is told of it finds. Some codes are put together of two words.
+#[test]
+fn every_finding_is_in_the_reference() {
+    let read = |path: &str| fs::read_to_string(checkout().join(path)).unwrap();
+    let (reference, sql) = (read("docs/reference.md"), read("sql/check.sql"));
+    let (_, table) = reference.split_once("| code | severity | for example |\n").unwrap();
+    let told: Vec<_> =
+        table.lines().skip(1).map_while(|row| row.strip_prefix("| `")?.split('`').next()).collect();
+    for code in &told {
+        let (first, last) = code.split_once('_').unwrap();
+        let parts = [format!("'{first}_'"), format!("'_{last}'")];
+        let is_found = sql.contains(&format!("'{code}'")) || parts.iter().any(|part| sql.contains(part));
+        assert!(is_found, "{code} is not in sql/check.sql");
+    }
+    let mut found = 0;
+    for severity in ["error", "warning", "notice"] {
+        for rest in sql.split(&format!("'{severity}', '")).skip(1) {
+            let (code, after) = rest.split_once('\'').unwrap();
+            assert!(after.starts_with(" ||") || told.contains(&code), "{code} is not in the reference");
+            found += 1;
+        }
+    }
+    assert!(told.len() > 30 && found > 15, "{} told, {found} found", told.len());
+}
+
 /// The files and headings that documents refer to are there.
 #[test]
 fn every_link_leads_somewhere() {
