@@ -42,6 +42,8 @@ mod stopping {
     pub(crate) fn at(point: &str) {
         let chosen = PAUSE_AT.get().unwrap_or_default();
         if chosen.to_bytes().split(|&byte| byte == b',').any(|chosen| chosen == point.as_bytes()) {
+            // Into the server's log.
+            eprintln!("stands still {point}");
             // SAFETY: stops this process, and nothing else.
             unsafe { raise(SIGSTOP) };
         }

@@ -22,7 +22,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, PRELOAD, clock_ahead};
+use cluster::{Cluster, PRELOAD, clock_ahead, within};
 use minters::{AHEAD_MS, Given, Minters};
 
 const MINTER: [&str; 3] = ["after nextval", "before the clock", "claimed"];
@@ -172,7 +172,7 @@ fn a_late_writer() {
     let paused = Paused::at(&cluster, "before writing,flushed");
     let before = before.and(others(&cluster, Duration::from_millis(2500)));
     paused.signal_to_go_on();
-    thread::sleep(Duration::from_millis(200));
+    within(Duration::from_secs(10), || cluster.log().contains("stands still flushed"));
     paused.await_state('T');
     die(&mut cluster);
     check(&cluster, "flushed", before, Vec::new());

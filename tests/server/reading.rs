@@ -7,7 +7,7 @@ use std::time::Duration;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::chance::Chance;
-use crate::cluster::{Cluster, PRELOAD};
+use crate::cluster::{Cluster, PRELOAD, count, within};
 use crate::docs::blocks;
 
 const DOCUMENT: &str = "docs/reading-by-time.md";
@@ -327,7 +327,7 @@ fn by_transaction_on_a_standby() {
     let mut client = standby.connect();
     let [_, mut by_transaction, _, mut with_a_lag] = Reader::all();
     let mut await_rows = |rows: i64| {
-        while client.query_one("SELECT count(*) FROM photos", &[]).unwrap().get::<_, i64>(0) < rows {}
+        within(Duration::from_secs(30), || count(&mut client, "SELECT count(*) FROM photos") >= rows);
         thread::sleep(Duration::from_millis(20));
         (with_a_lag.read(&mut client), by_transaction.read(&mut client))
     };

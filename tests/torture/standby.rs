@@ -1,12 +1,14 @@
 //! A standby takes over, with its clock behind.
 
-use std::thread;
 use std::time::Duration;
 
 use crate::chance::Chance;
-use crate::cluster::{Cluster, duplicates, ids};
+use crate::cluster::{Cluster, duplicates, ids, within};
 use crate::fault::{chance, times};
 use crate::minters::{AHEAD_MS, Given, Minters, mint};
+
+/// For what a standby does in milliseconds.
+const LONG: Duration = Duration::from_secs(30);
 
 /// A primary and a standby, each with a clock of its own.
 fn pair(synchronous: bool) -> (Cluster, Cluster) {
@@ -18,9 +20,7 @@ fn pair(synchronous: bool) -> (Cluster, Cluster) {
         client.batch_execute("ALTER SYSTEM SET synchronous_standby_names = '*'").unwrap();
         client.batch_execute("SELECT pg_reload_conf()").unwrap();
         let synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'";
-        while client.query_opt(synchronous, &[]).unwrap().is_none() {
-            thread::sleep(Duration::from_millis(10));
-        }
+        within(LONG, || client.query_opt(synchronous, &[]).unwrap().is_some());
     }
     (primary, standby)
 }
@@ -34,7 +34,7 @@ fn promoted(synchronous: bool, behind_ms: i64, chance: &mut Chance) {
     let (primary, standby) = pair(synchronous);
     let minters = Minters::start(&primary, "postgres", 8);
     minters.await_more(30_000 + chance.below(30_000));
-    while held(&standby).is_empty() {}
+    within(LONG, || !held(&standby).is_empty());
     // Looked at before the promotion, which must leave no mark: it knows no time to go on from yet.
     let looked = "SELECT id_time <= now() + interval '1 s', lease IS NOT NULL FROM insta_ids.clock()";
     let row = standby.connect().query_one(looked, &[]).unwrap();
@@ -43,7 +43,7 @@ fn promoted(synchronous: bool, behind_ms: i64, chance: &mut Chance) {
         // What comes from now on is lost with the primary.
         standby.connect().batch_execute("SELECT pg_wal_replay_pause()").unwrap();
         let replaying = "SELECT 1 WHERE pg_get_wal_replay_pause_state() <> 'paused'";
-        while standby.connect().query_opt(replaying, &[]).unwrap().is_some() {}
+        within(LONG, || standby.connect().query_opt(replaying, &[]).unwrap().is_none());
         primary.connect().batch_execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication").unwrap();
     }
     minters.await_more(30_000);
