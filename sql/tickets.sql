@@ -1,5 +1,4 @@
 -- Tickets: a server's are the values of an ordinary sequence, which is the user's own and no part of the extension.
--- Before sql/clock.sql, which revokes what default privileges gave away.
 
 CREATE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
     RETURNS void
