@@ -303,6 +303,23 @@ BEGIN
 END
 $$;
 
+-- Refuses a schema that is not called as init says.
+CREATE FUNCTION insta_ids.check_schema_name(schema regnamespace, shard integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT name := insta_ids.schema_of(shard);
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = schema AND n.nspname = name) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_schema_name',
+            MESSAGE = format('schema %s is not called like shard %s', schema, shard),
+            DETAIL = format('The schema of shard %s is called %I.', shard, name),
+            HINT = format('Rename it: ALTER SCHEMA %s RENAME TO %I.', schema, name);
+    END IF;
+END
+$$;
+
 -- Refuses what cannot be adopted. Reads all rows, or the ends of indexes only; the oldest and newest id that it has seen.
 CREATE FUNCTION insta_ids.check_adoption(
         schema regnamespace, shard integer, every_row boolean, OUT oldest bigint, OUT newest bigint)
@@ -317,6 +334,7 @@ DECLARE
     finding insta_ids.finding;
     ends record;
 BEGIN
+    PERFORM insta_ids.check_schema_name(schema, shard);
     FOR filled IN
         SELECT f.relation, f."column", CASE WHEN every_row OR c.relkind = 'p' THEN '' ELSE 'ONLY ' END AS only
         FROM insta_ids.filled_columns(schema) f
@@ -361,16 +379,8 @@ $$;
 CREATE FUNCTION insta_ids.claim_shard(schema regnamespace, shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    name CONSTANT name := insta_ids.schema_of(shard);
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = schema AND n.nspname = name) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_schema_name',
-            MESSAGE = format('schema %s is not called like shard %s', schema, shard),
-            DETAIL = format('The schema of shard %s is called %I.', shard, name),
-            HINT = format('Rename it: ALTER SCHEMA %s RENAME TO %I', schema, name);
-    END IF;
+    PERFORM insta_ids.check_schema_name(schema, shard);
     -- Nobody assigns or offers shards meanwhile.
     LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_placement(shard), insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);

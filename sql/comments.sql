@@ -317,6 +317,8 @@ COMMENT ON FUNCTION insta_ids.await_ids(integer) IS
     'waits until the clock is where ids are, if that is soon';
 COMMENT ON FUNCTION insta_ids.adoption_reasons(regnamespace, integer) IS
     'what is against a schema''s adoption, apart from its rows';
+COMMENT ON FUNCTION insta_ids.check_schema_name(regnamespace, integer) IS
+    'refuses a schema that is not called like a shard';
 COMMENT ON FUNCTION insta_ids.check_adoption(regnamespace, integer, boolean) IS
     'refuses what cannot be adopted; the oldest and newest id';
 COMMENT ON FUNCTION insta_ids.check_future(timestamptz) IS

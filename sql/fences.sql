@@ -125,7 +125,9 @@ BEGIN
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
-        format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
+        CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
+            ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
+        lock_timeout);
     -- A foreign table cannot be locked but by its trigger.
     PERFORM set_config('lock_timeout', lock_timeout, true);
     -- While it is not there, its own DDL is not refused.
@@ -259,7 +261,10 @@ BEGIN
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
-            HINT = 'Try again when it has moved: see insta_ids.moves.';
+            HINT = CASE
+                WHEN EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
+                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
+                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
     ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
         PERFORM insta_ids.check_inheritance(shards);
     END IF;

@@ -388,7 +388,7 @@ BEGIN
         || ' insta_ids.lock_sequence, insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
-        || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
+        || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
         || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node, insta_ids.drop_node,'
@@ -422,6 +422,70 @@ BEGIN
             DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
             HINT = format('Drop it: SELECT insta_ids.drop_shard(%s).', remains.shard);
     END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.apply_map(map jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config insta_ids.config;
+    own bigint;
+BEGIN
+    PERFORM insta_ids.check_isolation('a map cannot be applied');
+    IF map -> 'format' IS DISTINCT FROM '1' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not of format 1',
+            HINT = 'Take it from insta_ids.shard_map() of a server with this version of insta_ids.';
+    ELSIF (
+        SELECT count(*) FROM (VALUES
+            ('version', 'number'), ('shards', 'number'), ('prefix', 'string'), ('layout', 'string'), ('nodes', 'array'),
+            ('ranges', 'array')) k (key, type)
+        WHERE jsonb_typeof(map -> k.key) = k.type) < 6
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not complete',
+            DETAIL = 'It must have a version, shards, prefix, layout, nodes and ranges.';
+    END IF;
+    LOCK TABLE insta_ids.node, insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM insta_ids.config) THEN
+        PERFORM insta_ids.init((map ->> 'shards')::integer, (map ->> 'prefix')::name, (map ->> 'layout')::@extschema@.id_layout);
+    END IF;
+    config := insta_ids.configured();
+    own := coalesce((SELECT m.version FROM insta_ids.map m), 0);
+    IF (config.shards, config.prefix, config.layout::text)
+        IS DISTINCT FROM ((map ->> 'shards')::integer, (map ->> 'prefix')::name, map ->> 'layout')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'map is of other shards than this database''s',
+            DETAIL = format('It has %s, with the prefix "%s" and the layout "%s"; here are %s, with "%s" and "%s".',
+                map ->> 'shards', map ->> 'prefix', map ->> 'layout', config.shards, config.prefix, config.layout);
+    ELSIF (map ->> 'version')::bigint <= own THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'map is not newer than this server''s',
+            DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
+    ELSIF map -> 'ranges' = '[]' THEN
+        -- As without a map, each server would have all of them.
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map has no shard on any node',
+            HINT = 'Say where they are, on the server that it comes from: SELECT insta_ids.assign(first, last, node).';
+    END IF;
+
+    DELETE FROM insta_ids.node;
+    INSERT INTO insta_ids.node
+    SELECT n.node, n.dsn, n.ord FROM jsonb_to_recordset(map -> 'nodes') n (node name, dsn text, ord integer);
+    PERFORM insta_ids.check_range((r ->> 0)::integer, (r ->> 1)::integer, 1), insta_ids.check_node(r ->> 2)
+    FROM jsonb_array_elements(map -> 'ranges') r;
+    PERFORM insta_ids.set_assignments(
+        coalesce(array_agg((r ->> 0)::integer), '{}'), coalesce(array_agg((r ->> 1)::integer), '{}'),
+        coalesce(array_agg((r ->> 2)::name), '{}'))
+    FROM jsonb_array_elements(map -> 'ranges') r;
+    UPDATE insta_ids.map m SET version = (apply_map.map ->> 'version')::bigint;
 END
 $$;
 
@@ -465,7 +529,9 @@ BEGIN
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
-        format('%s shards from %s', cardinality(shards), shards[1]), lock_timeout);
+        CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
+            ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
+        lock_timeout);
     -- A foreign table cannot be locked but by its trigger.
     PERFORM set_config('lock_timeout', lock_timeout, true);
     -- While it is not there, its own DDL is not refused.
@@ -539,10 +605,45 @@ BEGIN
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
-            HINT = 'Try again when it has moved: see insta_ids.moves.';
+            HINT = CASE
+                WHEN EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
+                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
+                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
     ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
         PERFORM insta_ids.check_inheritance(shards);
     END IF;
+END
+$$;
+
+-- A part of what the database has taken already needs no time: it is the server's own ids that were minted of it.
+CREATE OR REPLACE FUNCTION insta_ids.take_writer_slot(until timestamptz DEFAULT NULL) RETURNS text
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slot CONSTANT text := insta_ids.writer_slot();
+    taken text;
+BEGIN
+    PERFORM insta_ids.check_isolation('a writer slot cannot be taken'), insta_ids.commit_durably();
+    LOCK TABLE insta_ids.writer IN SHARE ROW EXCLUSIVE MODE;
+    taken := insta_ids.taken_slot();
+    IF until IS NULL AND slot <> taken
+        AND (NOT EXISTS (SELECT FROM insta_ids.writer) OR NOT insta_ids.slots_meet(slot, taken)
+            OR (insta_ids.slot_of(slot)).slots < (insta_ids.slot_of(taken)).slots)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = format('time until which ids of writer slot %s were minted must be given', slot),
+            DETAIL = format('This database has slot %s, so other servers may have minted them.', taken),
+            HINT = format('On each that did, when it has another slot: SELECT insta_ids.left_writer_slot(%L). Where it will not'
+                || ' mint again: SELECT lease + ''1 ms'' FROM insta_ids.clock(). Give the greatest; if none did, ''-infinity''.', slot);
+    END IF;
+    -- Also of a slot that was taken before: this may be a copy of a database that went on elsewhere.
+    PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
+    IF slot <> taken THEN
+        DELETE FROM insta_ids.writer;
+        INSERT INTO insta_ids.writer SELECT s.slot, s.slots FROM insta_ids.slot_of(slot) s;
+    END IF;
+    RETURN slot;
 END
 $$;
 
@@ -920,7 +1021,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'extension "dblink" is not installed in this database',
-            HINT = 'Create it: CREATE EXTENSION dblink. Or call the steps of the move from psql.';
+            HINT = 'Create it: CREATE EXTENSION dblink. Moves can also be made by their steps, from psql.';
     END IF;
     RETURN schema;
 END
@@ -1116,7 +1217,7 @@ BEGIN
 END
 $$;
 
--- Checking
+-- Checking and adoption
 
 -- The statement that makes an object of a shard as its definition says, if there is one. If it could lose something, or
 -- keeps others waiting for as long as the table is large, that is said before it, and a colon.
@@ -1391,6 +1492,100 @@ BEGIN
 END
 $$;
 
+-- Refuses a schema that is not called as init says.
+CREATE FUNCTION insta_ids.check_schema_name(schema regnamespace, shard integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT name := insta_ids.schema_of(shard);
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = schema AND n.nspname = name) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_schema_name',
+            MESSAGE = format('schema %s is not called like shard %s', schema, shard),
+            DETAIL = format('The schema of shard %s is called %I.', shard, name),
+            HINT = format('Rename it: ALTER SCHEMA %s RENAME TO %I.', schema, name);
+    END IF;
+END
+$$;
+
+-- Refuses what cannot be adopted. Reads all rows, or the ends of indexes only; the oldest and newest id that it has seen.
+CREATE OR REPLACE FUNCTION insta_ids.check_adoption(
+        schema regnamespace, shard integer, every_row boolean, OUT oldest bigint, OUT newest bigint)
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+AS $$
+DECLARE
+    tolerance CONSTANT text := current_setting('insta_ids.clock_tolerance');
+    until CONSTANT timestamptz := clock_timestamp() + tolerance::interval;
+    reasons text[] := ARRAY(SELECT r FROM insta_ids.adoption_reasons(schema, shard) r);
+    hints text[] := '{}';
+    filled record;
+    finding insta_ids.finding;
+    ends record;
+BEGIN
+    PERFORM insta_ids.check_schema_name(schema, shard);
+    FOR filled IN
+        SELECT f.relation, f."column", CASE WHEN every_row OR c.relkind = 'p' THEN '' ELSE 'ONLY ' END AS only
+        FROM insta_ids.filled_columns(schema) f
+        JOIN pg_class c ON c.oid = f.relation
+        WHERE CASE WHEN every_row OR c.relispartition THEN NOT f.is_heir ELSE true END
+            AND (every_row OR EXISTS (
+                SELECT FROM pg_index i
+                JOIN pg_class x ON x.oid = i.indexrelid
+                JOIN pg_am b ON b.oid = x.relam AND b.amname = 'btree'
+                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] AND a.attname = f."column"
+                WHERE i.indrelid = f.relation AND i.indpred IS NULL AND i.indisvalid))
+    LOOP
+        FOR finding IN
+            SELECT * FROM insta_ids.check_ids_of(filled.relation, filled."column", shard, until, every_row)
+        LOOP
+            reasons := reasons || format('Column %s: %s', finding.object, finding.detail);
+            hints := hints || CASE finding.code
+                WHEN 'future_ids' THEN format('Wait until none is ahead of the clock by more than %s.', tolerance)
+                ELSE finding.hint END;
+        END LOOP;
+        EXECUTE format('SELECT min(%I)::bigint AS oldest, max(%1$I)::bigint AS newest FROM %s%s',
+            filled."column", filled.only, filled.relation) INTO ends;
+        oldest := least(oldest, ends.oldest);
+        newest := greatest(newest, ends.newest);
+    END LOOP;
+    IF hints <> '{}' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
+            DETAIL = array_to_string(reasons, E'\n'),
+            HINT = array_to_string(hints, E'\n');
+    ELSIF reasons <> '{}' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
+            DETAIL = array_to_string(reasons, E'\n');
+    END IF;
+END
+$$;
+
+-- Makes the shard known, and all migrations as ones that it has.
+CREATE OR REPLACE FUNCTION insta_ids.claim_shard(schema regnamespace, shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.check_schema_name(schema, shard);
+    -- Nobody assigns or offers shards meanwhile.
+    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.check_placement(shard), insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
+    -- Waits for another session that is making it.
+    INSERT INTO insta_ids.shard (shard) VALUES (claim_shard.shard) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = format('shard %s already exists', shard);
+    END IF;
+    -- Locked, so that nobody replaces meanwhile what is recorded here.
+    INSERT INTO insta_ids.shard_migration (shard, migration)
+    SELECT claim_shard.shard, m.number FROM insta_ids.migration m FOR SHARE;
+END
+$$;
+
 -- Privileges
 
 -- Nobody may do more than is said here, whatever ALTER DEFAULT PRIVILEGES gave away.
@@ -1402,10 +1597,14 @@ BEGIN
         SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure,
             CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
         FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))
-        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname = 'lock_capacity' AND grantee <> p.proowner
+        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname IN ('lock_capacity', 'check_schema_name') AND grantee <> p.proowner
     LOOP
         EXECUTE command;
     END LOOP;
+    -- Who could make shards still can.
+    PERFORM insta_ids.grant_provisioning(a.grantee::regrole)
+    FROM pg_proc p, aclexplode(p.proacl) a
+    WHERE p.oid = 'insta_ids.make_shard(integer, text)'::regprocedure AND a.grantee <> p.proowner;
 END
 $$;
 GRANT EXECUTE ON FUNCTION insta_ids.lock_capacity(), insta_ids.check_isolation(text) TO PUBLIC;
@@ -1429,3 +1628,5 @@ COMMENT ON FUNCTION insta_ids.lock_capacity() IS
     'how many locks the server has for sure, by its settings';
 COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
     'whether a version comes before another one; NULL if one is no number';
+COMMENT ON FUNCTION insta_ids.check_schema_name(regnamespace, integer) IS
+    'refuses a schema that is not called like a shard';

@@ -392,6 +392,16 @@ BEGIN
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'map is not of format 1',
             HINT = 'Take it from insta_ids.shard_map() of a server with this version of insta_ids.';
+    ELSIF (
+        SELECT count(*) FROM (VALUES
+            ('version', 'number'), ('shards', 'number'), ('prefix', 'string'), ('layout', 'string'), ('nodes', 'array'),
+            ('ranges', 'array')) k (key, type)
+        WHERE jsonb_typeof(map -> k.key) = k.type) < 6
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not complete',
+            DETAIL = 'It must have a version, shards, prefix, layout, nodes and ranges.';
     END IF;
     LOCK TABLE insta_ids.node, insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids.config) THEN

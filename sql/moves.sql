@@ -916,7 +916,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'extension "dblink" is not installed in this database',
-            HINT = 'Create it: CREATE EXTENSION dblink. Or call the steps of the move from psql.';
+            HINT = 'Create it: CREATE EXTENSION dblink. Moves can also be made by their steps, from psql.';
     END IF;
     RETURN schema;
 END

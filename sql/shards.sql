@@ -305,7 +305,7 @@ BEGIN
         || ' insta_ids.lock_sequence, insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
-        || ' insta_ids.adoption_reasons, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
+        || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
         || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node, insta_ids.drop_node,'

@@ -81,7 +81,7 @@ BEGIN
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = format('until when ids of writer slot %s were minted must be given', slot),
+            MESSAGE = format('time until which ids of writer slot %s were minted must be given', slot),
             DETAIL = format('This database has slot %s, so other servers may have minted them.', taken),
             HINT = format('On each that did, when it has another slot: SELECT insta_ids.left_writer_slot(%L). Where it will not'
                 || ' mint again: SELECT lease + ''1 ms'' FROM insta_ids.clock(). Give the greatest; if none did, ''-infinity''.', slot);

@@ -636,7 +636,17 @@ fn what_is_no_schema_for_it_is_refused() {
                 "3F000",
                 "schema insta5 is not called like shard 6",
                 "The schema of shard 6 is called insta6.",
-                "Rename it: ALTER SCHEMA insta5 RENAME TO insta6",
+                "Rename it: ALTER SCHEMA insta5 RENAME TO insta6.",
+            ],
+        ),
+        // Also without its locks, as for a rehearsal.
+        (
+            "SELECT insta_ids.check_adoption('insta5', 6, true)",
+            [
+                "3F000",
+                "schema insta5 is not called like shard 6",
+                "The schema of shard 6 is called insta6.",
+                "Rename it: ALTER SCHEMA insta5 RENAME TO insta6.",
             ],
         ),
         (
@@ -645,7 +655,7 @@ fn what_is_no_schema_for_it_is_refused() {
                 "3F000",
                 "schema \"insta5 old\" is not called like shard 5",
                 "The schema of shard 5 is called insta5.",
-                "Rename it: ALTER SCHEMA \"insta5 old\" RENAME TO insta5",
+                "Rename it: ALTER SCHEMA \"insta5 old\" RENAME TO insta5.",
             ],
         ),
         (

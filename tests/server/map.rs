@@ -102,6 +102,8 @@ fn what_is_refused() {
         ("drop_node('c')", "42704", "node \"c\" does not exist"),
         ("apply_map('{}')", "22023", "map is not of format 1"),
         ("apply_map(insta_ids.shard_map())", "55000", "map is not newer than this server's"),
+        ("apply_map(insta_ids.shard_map() - 'ranges')", "22023", "map is not complete"),
+        ("apply_map(insta_ids.shard_map() || '{\"version\": null}')", "22023", "map is not complete"),
         (
             "apply_map(insta_ids.shard_map() || '{\"version\": 99, \"ranges\": []}')",
             "22023",

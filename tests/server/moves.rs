@@ -140,7 +140,7 @@ fn by_one_call_under_writers() {
     let again = refused(&mut b, "CALL insta_ids.move_shards(0, 3, 'a')");
     assert_eq!(
         (again.code(), again.message()),
-        (&SqlState::DUPLICATE_OBJECT, "shard 0 is on this node already")
+        (&SqlState::DUPLICATE_OBJECT, "shard 0 is already on this node")
     );
 }
 
@@ -481,7 +481,7 @@ fn a_move_ends_in_one_way() {
     for other in ["{}", r#"{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}"#] {
         assert_eq!(
             refused(&mut a, &withdraw(other)).message(),
-            "shards from 2 to 2 may be on node \"b\" already"
+            "shards from 2 to 2 may already be on node \"b\""
         );
     }
     for _ in 0..2 {
@@ -492,9 +492,9 @@ fn a_move_ends_in_one_way() {
     // Handed over, and then cancelled: too late, also when the target has forgotten it.
     let mut moving = Move::of(&pair, 2, 2);
     STEPS[..8].iter().for_each(|step| moving.step(step).unwrap());
-    assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are here already");
+    assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are already here");
     b.batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2')").unwrap();
-    assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are here already");
+    assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are already here");
     assert_eq!(refused(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
     moving.step("finish").unwrap();
 
@@ -638,12 +638,12 @@ fn who_was_not_asked_has_no_say() {
     // Asked again, it has heard of it, from itself.
     assert_eq!(texts(&mut other, &cancel), [&*cancellation]);
     let withdraw = format!("SELECT insta_ids.move_withdraw('insta_ids_2_2', '{cancellation}')");
-    assert_eq!(refused(&mut a, &withdraw).message(), "shards from 2 to 2 may be on node \"b\" already");
+    assert_eq!(refused(&mut a, &withdraw).message(), "shards from 2 to 2 may already be on node \"b\"");
     if pair.have_dblink() {
         other.batch_execute("CREATE EXTENSION dblink").unwrap();
         assert_eq!(
             refused(&mut other, "CALL insta_ids.move_abort(2, 2, 'a')").message(),
-            "shards from 2 to 2 may be on node \"b\" already"
+            "shards from 2 to 2 may already be on node \"b\""
         );
     }
     moving.step("finish").unwrap();
