@@ -142,7 +142,7 @@ COMMENT ON FUNCTION insta_ids.make_shard(integer, text) IS
 COMMENT ON FUNCTION insta_ids.drop_shard(integer, boolean) IS
     'drops a shard that is empty, or by force';
 COMMENT ON FUNCTION insta_ids.lock_schema(oid) IS
-    'lets nobody make anything in a schema until the transaction ends';
+    'lets nobody make anything in a schema until the transaction ends; of who may make something in it';
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
     'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence, move and drop them';
 COMMENT ON FUNCTION insta_ids.keep_config() IS
@@ -307,6 +307,8 @@ COMMENT ON FUNCTION insta_ids.write_function(id_layout, text, text) IS
     'source of the published function';
 COMMENT ON FUNCTION insta_ids.rewrite_function(regprocedure, text, text, boolean) IS
     'gives a function another body, and leaves what else is known of it';
+COMMENT ON FUNCTION insta_ids.lock_foreign_table(oid) IS
+    'lets nobody write to a foreign table until the transaction ends; of who may write to it';
 COMMENT ON FUNCTION insta_ids.lock_sequence(oid) IS
     'lets nobody take a value of a sequence until the transaction ends; of who may use it';
 COMMENT ON FUNCTION insta_ids.stop_minting(regnamespace, text) IS

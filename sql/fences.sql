@@ -31,6 +31,10 @@ BEGIN
 END
 $$;
 
+-- What LOCK TABLE refuses to lock, in SHARE ROW EXCLUSIVE MODE.
+CREATE FUNCTION insta_ids.lock_foreign_table("table" oid) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_foreign_table_wrapper';
+
 -- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
 -- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
 -- each other it is this that gives way, before the other is told of a deadlock.
@@ -53,10 +57,12 @@ BEGIN
             FOREACH wanted IN ARRAY tables || sequences LOOP
                 PERFORM set_config('lock_timeout',
                     greatest(1, extract(epoch FROM next_attempt - clock_timestamp()) * 1000)::integer::text, true);
-                IF wanted = ANY (tables) THEN
-                    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', wanted, mode);
-                ELSE
+                IF wanted = ANY (sequences) THEN
                     PERFORM insta_ids.lock_sequence(wanted);
+                ELSIF (SELECT c.relkind FROM pg_class c WHERE c.oid = wanted) = 'f' THEN
+                    PERFORM insta_ids.lock_foreign_table(wanted);
+                ELSE
+                    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', wanted, mode);
                 END IF;
             END LOOP;
             RETURN;
@@ -112,7 +118,7 @@ $$;
 
 -- Closes shards to all who write, when those who do have ended.
 CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     next insta_ids.shard_relation;
@@ -121,15 +127,13 @@ BEGIN
         insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
-              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
+              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p', 'f') ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
             ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
         lock_timeout);
-    -- A foreign table cannot be locked but by its trigger.
-    PERFORM set_config('lock_timeout', lock_timeout, true);
     -- While it is not there, its own DDL is not refused.
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
     FOR next IN

@@ -385,7 +385,7 @@ BEGIN
         || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
         || ' insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
         || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.rewrite_function,'
-        || ' insta_ids.lock_sequence, insta_ids.named_sequence, insta_ids.minting_functions,'
+        || ' insta_ids.lock_sequence, insta_ids.lock_foreign_table, insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
@@ -406,6 +406,32 @@ $$;
 
 -- The map, fences, moves and engines
 
+-- Refuses a shard that the map has on another node.
+CREATE OR REPLACE FUNCTION insta_ids.check_placement(shard integer) RETURNS void
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    node name;
+BEGIN
+    IF NOT insta_ids.is_placed_here(shard) THEN
+        SELECT a.node INTO node FROM insta_ids.assignment a WHERE shard BETWEEN a.first AND a.last;
+        RAISE EXCEPTION USING
+            ERRCODE = 'read_only_sql_transaction',
+            MESSAGE = format('shard %s is not on this node', shard),
+            DETAIL = format('By version %s of the map it is on %s; this is node "%s".',
+                (SELECT m.version FROM insta_ids.map m), coalesce('node "' || node || '"', 'no node'),
+                insta_ids.this_node());
+    END IF;
+    SELECT d.to_node INTO node FROM insta_ids.moved d WHERE d.shard = check_placement.shard AND d.schema IS NULL;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s has moved to node "%s"', shard, node),
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s.', shard);
+    END IF;
+END
+$$;
+
 -- Refuses shards that have moved away, and of which something is still here.
 CREATE OR REPLACE FUNCTION insta_ids.check_left(first integer, last integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -422,6 +448,56 @@ BEGIN
             DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
             HINT = format('Drop it: SELECT insta_ids.drop_shard(%s).', remains.shard);
     END IF;
+END
+$$;
+
+-- Gives the map these assignments instead of its own. What is open to writers here stays on this node: another one may
+-- have it after it was moved there.
+CREATE OR REPLACE FUNCTION insta_ids.set_assignments(firsts integer[], lasts integer[], nodes name[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids.this_node();
+    taken record;
+    left_here insta_ids.moved;
+BEGIN
+    SELECT d.* INTO left_here
+    FROM insta_ids.moved d
+    JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON d.shard BETWEEN a.first AND a.last AND a.node = here
+    ORDER BY d.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s has moved to node "%s"', left_here.shard, left_here.to_node),
+            DETAIL = format('The map would have it on node "%s" again, which is this one.', here),
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s.',
+                left_here.shard);
+    END IF;
+    SELECT s.shard, a.node INTO taken
+    FROM insta_ids.shard s
+    LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
+    WHERE a.node IS DISTINCT FROM here AND here IS NOT NULL
+        AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
+    ORDER BY s.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s is here, and open to writers', taken.shard),
+            DETAIL = format('The map would have it on %s; this is node "%s".',
+                coalesce('node "' || taken.node || '"', 'no node'), here),
+            HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';
+    END IF;
+    DELETE FROM insta_ids.assignment;
+    INSERT INTO insta_ids.assignment
+    WITH ranges AS (
+        SELECT a.first, a.last, a.node,
+               lag(a.node) OVER n IS NOT DISTINCT FROM a.node AND lag(a.last) OVER n = a.first - 1 AS goes_on
+        FROM unnest(firsts, lasts, nodes) a (first, last, node)
+        WINDOW n AS (ORDER BY a.first)
+    ), numbered AS (
+        SELECT r.*, count(*) FILTER (WHERE NOT coalesce(r.goes_on, false)) OVER (ORDER BY r.first) AS number FROM ranges r
+    )
+    SELECT min(n.first), max(n.last), n.node FROM numbered n GROUP BY n.number, n.node;
 END
 $$;
 
@@ -489,6 +565,66 @@ BEGIN
 END
 $$;
 
+-- What LOCK TABLE refuses to lock, in SHARE ROW EXCLUSIVE MODE.
+CREATE FUNCTION insta_ids.lock_foreign_table("table" oid) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_foreign_table_wrapper';
+
+-- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
+-- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
+-- each other it is this that gives way, before the other is told of a deadlock.
+CREATE OR REPLACE FUNCTION insta_ids.lock_all(tables regclass[], mode text, sequences regclass[], what text, lock_timeout text)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    began CONSTANT timestamptz := clock_timestamp();
+    longest CONSTANT interval := least(interval '100 ms', current_setting('deadlock_timeout')::interval / 2);
+    limit_ms integer;
+    next_attempt timestamptz;
+    wanted regclass;
+BEGIN
+    PERFORM set_config('lock_timeout', lock_timeout, true);
+    limit_ms := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
+    LOOP
+        next_attempt := clock_timestamp() + longest;
+        BEGIN
+            FOREACH wanted IN ARRAY tables || sequences LOOP
+                PERFORM set_config('lock_timeout',
+                    greatest(1, extract(epoch FROM next_attempt - clock_timestamp()) * 1000)::integer::text, true);
+                IF wanted = ANY (sequences) THEN
+                    PERFORM insta_ids.lock_sequence(wanted);
+                ELSIF (SELECT c.relkind FROM pg_class c WHERE c.oid = wanted) = 'f' THEN
+                    PERFORM insta_ids.lock_foreign_table(wanted);
+                ELSE
+                    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', wanted, mode);
+                END IF;
+            END LOOP;
+            RETURN;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN NULL;
+        END;
+        IF limit_ms > 0 AND clock_timestamp() > began + limit_ms * interval '1 ms' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'lock_not_available',
+                MESSAGE = format('could not lock the tables and sequences of %s', what),
+                DETAIL = format('%s is in use%s.', wanted, (
+                    SELECT ' by ' || string_agg(DISTINCT coalesce('process ' || l.pid,
+                        format('prepared transaction "%s"', x.gid)), ', ')
+                    FROM pg_locks l
+                    -- A transaction that is prepared has no process, and holds its own number.
+                    LEFT JOIN pg_locks t
+                        ON l.pid IS NULL AND t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
+                    LEFT JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
+                    WHERE l.locktype = 'relation' AND l.relation = wanted AND l.granted
+                        AND l.pid IS DISTINCT FROM pg_backend_pid()
+                        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
+                HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
+        END IF;
+        PERFORM pg_sleep(0.02 + 0.08 * random());
+    END LOOP;
+END
+$$;
+
 -- Tables that a statement on another one writes to, where only one of the two is of these shards: a fence stops that one
 -- only.
 CREATE OR REPLACE FUNCTION insta_ids.check_inheritance(shards integer[]) RETURNS void
@@ -516,7 +652,7 @@ $$;
 
 -- Closes shards to all who write, when those who do have ended.
 CREATE OR REPLACE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     next insta_ids.shard_relation;
@@ -525,15 +661,13 @@ BEGIN
         insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
-              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
+              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p', 'f') ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
             ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
         lock_timeout);
-    -- A foreign table cannot be locked but by its trigger.
-    PERFORM set_config('lock_timeout', lock_timeout, true);
     -- While it is not there, its own DDL is not refused.
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
     FOR next IN
@@ -644,6 +778,24 @@ BEGIN
         INSERT INTO insta_ids.writer SELECT s.slot, s.slots FROM insta_ids.slot_of(slot) s;
     END IF;
     RETURN slot;
+END
+$$;
+
+-- Refuses what a move of one of these shards is in the way of.
+CREATE OR REPLACE FUNCTION insta_ids.check_moves(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other insta_ids.move;
+BEGIN
+    SELECT * INTO other FROM insta_ids.move m WHERE m.first <= check_moves.last AND m.last >= check_moves.first LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shards from %s to %s are moving', other.first, other.last),
+            DETAIL = format('They go from node "%s" to node "%s": %s.', other.from_node, other.to_node, other.step),
+            HINT = format('Let that end, or end it: CALL insta_ids.move_abort(%s, %s).', other.first, other.last);
+    END IF;
 END
 $$;
 
@@ -774,6 +926,54 @@ BEGIN
 END
 $$;
 
+-- Lets go of what the target has taken over: `handed_over` is what move_hand_over returned there. Then, on the target, ends
+-- the move there, too.
+CREATE OR REPLACE FUNCTION insta_ids.move_finish(move name, handed_over jsonb DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids.move;
+    shard integer;
+    schema name;
+    kept name;
+BEGIN
+    IF NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
+        RETURN;
+    END IF;
+    -- As who offers, makes or assigns shards: this table first, and then the move.
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
+    moving := insta_ids.open_move(move);
+    IF moving.step = 'handed over' THEN
+        DELETE FROM insta_ids.move m WHERE m.name = move;
+        RETURN;
+    ELSIF moving.step <> 'fenced' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s have not left', moving.first, moving.last),
+            DETAIL = format('The move is %s here.', moving.step);
+    ELSIF handed_over ->> 'id' IS DISTINCT FROM moving.id::text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s may not be on node "%s" yet', moving.first, moving.last, moving.to_node),
+            DETAIL = 'This move was not handed over there.',
+            HINT = 'Give what insta_ids.move_hand_over() returns there.';
+    END IF;
+    PERFORM insta_ids.drop_slot(moving.slot), insta_ids.assign_moved(moving, (handed_over ->> 'version')::bigint);
+    DELETE FROM insta_ids.move m WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
+    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (moving.shards);
+    EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
+    FOREACH shard IN ARRAY moving.shards LOOP
+        schema := insta_ids.schema_of(shard);
+        kept := CASE WHEN octet_length(schema || '__moved') < 64 THEN schema || '__moved' ELSE 'moved__' || shard END;
+        EXECUTE format('ALTER SCHEMA %I RENAME TO %I', schema, kept);
+        INSERT INTO insta_ids.moved VALUES (shard, kept, moving.to_node);
+    END LOOP;
+    DELETE FROM insta_ids.shard_migration s WHERE s.shard = ANY (moving.shards);
+    DELETE FROM insta_ids.shard s WHERE s.shard = ANY (moving.shards);
+END
+$$;
+
 -- Takes the offer back, and opens the shards again. Once they are fenced, the target must have cancelled the move:
 -- `cancellation` is what move_cancel returned.
 CREATE OR REPLACE FUNCTION insta_ids.move_withdraw(move name, cancellation jsonb DEFAULT '{}') RETURNS void
@@ -781,6 +981,7 @@ CREATE OR REPLACE FUNCTION insta_ids.move_withdraw(move name, cancellation jsonb
 AS $$
 DECLARE
     moving insta_ids.move;
+    elsewhere integer;
 BEGIN
     IF insta_ids.move_outcome((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
@@ -804,7 +1005,16 @@ BEGIN
             DETAIL = 'This move was not cancelled there.',
             HINT = format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
-    PERFORM insta_ids.check_placement(s) FROM unnest(moving.shards) s;
+    elsewhere := (SELECT min(s) FROM unnest(moving.shards) s WHERE NOT insta_ids.is_placed_here(s));
+    IF elsewhere IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('the map does not have shard %s on this node', elsewhere),
+            DETAIL = 'It would be opened to writers here.',
+            HINT = format('On node "%1$s": SELECT insta_ids.assign(%2$s, %2$s, %1$L).'
+                || ' Then call insta_ids.move_abort(%3$s, %4$s, %5$L) again where it was called.',
+                insta_ids.this_node(), elsewhere, moving.first, moving.last, moving.from_node);
+    END IF;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
     WHERE s.slot_name = moving.slot
         OR s.slot_name ~ '^pg_[0-9]+_sync_' AND cancellation -> 'table_slots' ? s.slot_name;
@@ -888,7 +1098,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
             DETAIL = format('It was %s here.', outcome),
-            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
+            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L).', moving.from_node,
                 moving.first, moving.last);
     END IF;
     PERFORM insta_ids.check_moves(moving.first, moving.last);
@@ -965,6 +1175,59 @@ BEGIN
             MESSAGE = format('shard %s is already on this node', here);
     END IF;
     PERFORM insta_ids.check_left(first, last);
+END
+$$;
+
+-- Takes the shards over: before its end they are closed on both servers, afterwards they are open here. `theirs` are the
+-- hashes of the source, `ours` those of this server; without, nothing is compared. Returns what the source must see to let
+-- go of them, also when it was done before.
+CREATE OR REPLACE FUNCTION insta_ids.move_hand_over(
+        move name, mark jsonb DEFAULT NULL, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
+    RETURNS jsonb
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids.move := insta_ids.open_move(move);
+    different record;
+BEGIN
+    IF moving.step = 'handed over' THEN
+        RETURN jsonb_build_object('id', moving.id, 'version', (SELECT m.version FROM insta_ids.map m));
+    ELSIF mark ->> 'id' IS DISTINCT FROM moving.id::text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('mark is not of move "%s"', move),
+            HINT = 'Ask insta_ids.move_mark() on the source for it.';
+    ELSIF moving.step <> 'copying' OR NOT insta_ids.move_drained(move, mark) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
+            HINT = 'Wait until insta_ids.move_drained() says so.';
+    END IF;
+    IF theirs IS NOT NULL THEN
+        SELECT coalesce(t.key, o.key) AS relation, t.value AS theirs, o.value AS ours INTO different
+        FROM jsonb_each(theirs) t
+        FULL JOIN jsonb_each(coalesce(ours, insta_ids.move_hashes(move,
+            CASE WHEN theirs @? '$.*[1]' THEN 'full' ELSE 'count' END))) o ON o.key = t.key
+        WHERE t.value IS DISTINCT FROM o.value LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'data_corrupted',
+                MESSAGE = format('rows of table %s are not the same on both servers', different.relation),
+                DETAIL = format('Their number and hash are %s on node "%s", and %s here.', different.theirs, moving.from_node,
+                    different.ours),
+                HINT = format('The source has all rows: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
+        END IF;
+    END IF;
+
+    PERFORM setval(format('%I.%I', s ->> 0, s ->> 1)::regclass, (s ->> 2)::bigint, (s ->> 3)::boolean)
+    FROM jsonb_array_elements(mark -> 'sequences') s;
+    PERFORM insta_ids.advance_clock((mark ->> 'until')::timestamptz) WHERE mark ->> 'until' IS NOT NULL;
+    DELETE FROM insta_ids.moved d WHERE d.shard = ANY (moving.shards);
+    PERFORM insta_ids.drop_subscription(move), insta_ids.open_shards(moving.shards),
+        insta_ids.assign_moved(moving, (mark ->> 'version')::bigint + 1);
+    UPDATE insta_ids.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
+    INSERT INTO insta_ids.ended_move VALUES (moving.id, 'handed over');
+    RETURN insta_ids.move_hand_over(move);
 END
 $$;
 
@@ -1597,7 +1860,7 @@ BEGIN
         SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure,
             CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
         FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))
-        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname IN ('lock_capacity', 'check_schema_name') AND grantee <> p.proowner
+        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname IN ('check_schema_name', 'lock_capacity', 'lock_foreign_table') AND grantee <> p.proowner
     LOOP
         EXECUTE command;
     END LOOP;
@@ -1618,6 +1881,8 @@ COMMENT ON FUNCTION id_max(timestamptz) IS
     'greatest id of the unit of time that an instant is in';
 COMMENT ON FUNCTION id_max(timestamptz, id_layout) IS
     'greatest id of the unit of time that an instant is in';
+COMMENT ON FUNCTION insta_ids.lock_schema(oid) IS
+    'lets nobody make anything in a schema until the transaction ends; of who may make something in it';
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
     'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence, move and drop them';
 COMMENT ON FUNCTION insta_ids.transactions_committed() IS
@@ -1628,5 +1893,7 @@ COMMENT ON FUNCTION insta_ids.lock_capacity() IS
     'how many locks the server has for sure, by its settings';
 COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
     'whether a version comes before another one; NULL if one is no number';
+COMMENT ON FUNCTION insta_ids.lock_foreign_table(oid) IS
+    'lets nobody write to a foreign table until the transaction ends; of who may write to it';
 COMMENT ON FUNCTION insta_ids.check_schema_name(regnamespace, integer) IS
     'refuses a schema that is not called like a shard';

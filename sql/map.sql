@@ -154,7 +154,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shard %s has moved to node "%s"', shard, node),
-            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s', shard);
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s.', shard);
     END IF;
 END
 $$;
@@ -285,7 +285,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shard %s has moved to node "%s"', left_here.shard, left_here.to_node),
             DETAIL = format('The map would have it on node "%s" again, which is this one.', here),
-            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s',
+            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids.moved WHERE shard = %s.',
                 left_here.shard);
     END IF;
     SELECT s.shard, a.node INTO taken

@@ -17,7 +17,7 @@ BEGIN
             ERRCODE = 'object_in_use',
             MESSAGE = format('shards from %s to %s are moving', other.first, other.last),
             DETAIL = format('They go from node "%s" to node "%s": %s.', other.from_node, other.to_node, other.step),
-            HINT = format('Let that end, or end it: CALL insta_ids.move_abort(%s, %s)', other.first, other.last);
+            HINT = format('Let that end, or end it: CALL insta_ids.move_abort(%s, %s).', other.first, other.last);
     END IF;
 END
 $$;
@@ -389,6 +389,8 @@ BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids.move m WHERE m.name = move) THEN
         RETURN;
     END IF;
+    -- As who offers, makes or assigns shards: this table first, and then the move.
+    LOCK TABLE insta_ids.assignment IN SHARE ROW EXCLUSIVE MODE;
     moving := insta_ids.open_move(move);
     IF moving.step = 'handed over' THEN
         DELETE FROM insta_ids.move m WHERE m.name = move;
@@ -428,6 +430,7 @@ CREATE FUNCTION insta_ids.move_withdraw(move name, cancellation jsonb DEFAULT '{
 AS $$
 DECLARE
     moving insta_ids.move;
+    elsewhere integer;
 BEGIN
     IF insta_ids.move_outcome((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
@@ -451,7 +454,16 @@ BEGIN
             DETAIL = 'This move was not cancelled there.',
             HINT = format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node);
     END IF;
-    PERFORM insta_ids.check_placement(s) FROM unnest(moving.shards) s;
+    elsewhere := (SELECT min(s) FROM unnest(moving.shards) s WHERE NOT insta_ids.is_placed_here(s));
+    IF elsewhere IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('the map does not have shard %s on this node', elsewhere),
+            DETAIL = 'It would be opened to writers here.',
+            HINT = format('On node "%1$s": SELECT insta_ids.assign(%2$s, %2$s, %1$L).'
+                || ' Then call insta_ids.move_abort(%3$s, %4$s, %5$L) again where it was called.',
+                insta_ids.this_node(), elsewhere, moving.first, moving.last, moving.from_node);
+    END IF;
     PERFORM insta_ids.drop_slot(s.slot_name) FROM pg_replication_slots s
     WHERE s.slot_name = moving.slot
         OR s.slot_name ~ '^pg_[0-9]+_sync_' AND cancellation -> 'table_slots' ? s.slot_name;
@@ -539,7 +551,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
             DETAIL = format('It was %s here.', outcome),
-            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L)', moving.from_node,
+            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L).', moving.from_node,
                 moving.first, moving.last);
     END IF;
     PERFORM insta_ids.check_moves(moving.first, moving.last);
@@ -794,7 +806,7 @@ BEGIN
                 MESSAGE = format('rows of table %s are not the same on both servers', different.relation),
                 DETAIL = format('Their number and hash are %s on node "%s", and %s here.', different.theirs, moving.from_node,
                     different.ours),
-                HINT = format('The source has all rows: CALL insta_ids.move_abort(%s, %s)', moving.first, moving.last);
+                HINT = format('The source has all rows: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
         END IF;
     END IF;
 

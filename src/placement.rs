@@ -119,10 +119,15 @@ impl Placement {
 /// The number of the shard whose schema this is, also when it has moved away; by the prefix of all.
 #[must_use]
 pub fn shard_of_schema(schema: &[u8], prefix: &[u8]) -> Option<i32> {
-    // As sql/moves.sql calls what has left; the second where the first would be too long.
-    let own = schema.strip_suffix(b"__moved").unwrap_or(schema);
-    let number = own.strip_prefix(prefix).and_then(number_of);
-    number.or_else(|| schema.strip_prefix(b"moved__").and_then(number_of))
+    // As sql/moves.sql calls what has left.
+    const LONGEST: usize = 63;
+    const MOVED: &[u8] = b"__moved";
+    let own = schema.strip_suffix(MOVED).unwrap_or(schema);
+    let too_long = |digits: &[u8]| prefix.len() + digits.len() + MOVED.len() > LONGEST;
+    let digits = own
+        .strip_prefix(prefix)
+        .or_else(|| schema.strip_prefix(b"moved__").filter(|&digits| too_long(digits)))?;
+    number_of(digits)
 }
 
 /// The number of a shard as it is in names: neither a sign nor a zero before it.

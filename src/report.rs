@@ -12,7 +12,7 @@ use crate::pg::lease::NoLease;
 use crate::pg::map::NotMinted;
 use crate::pg::parser::SyntaxError;
 use crate::pg::sequence::NoSuchRelation;
-use crate::pg::session::NotASequence;
+use crate::pg::session::{Kind, NotLockable};
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
 use crate::placement::Elsewhere;
@@ -103,14 +103,20 @@ impl From<NoSuchRelation> for ErrorReport {
     }
 }
 
-impl From<NotASequence> for ErrorReport {
-    fn from(error: NotASequence) -> Self {
+impl From<NotLockable> for ErrorReport {
+    fn from(error: NotLockable) -> Self {
         match error {
-            NotASequence::NoRelation(oid) => NoSuchRelation(oid).into(),
-            NotASequence::Other(name) => report(
-                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                format!("\"{}\" is not a sequence", readable(&name)),
-            ),
+            NotLockable::NoRelation(oid) => NoSuchRelation(oid).into(),
+            NotLockable::Other(name, kind) => {
+                let kind = match kind {
+                    Kind::Sequence => "sequence",
+                    Kind::ForeignTable => "foreign table",
+                };
+                report(
+                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                    format!("\"{}\" is not a {kind}", readable(&name)),
+                )
+            }
         }
     }
 }
@@ -216,13 +222,13 @@ impl From<NotMinted> for ErrorReport {
 }
 
 impl From<Altered> for ErrorReport {
-    fn from(Altered: Altered) -> Self {
+    fn from(Altered(table): Altered) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            "a table of insta_ids is not as the extension made it",
+            format!("table insta_ids.{} is not as the extension made it", readable(&table)),
         )
-        .set_detail("A column that the library reads is of another type, or is not there.")
-        .set_hint("Undo what was altered in the tables insta_ids.config, map, assignment, fence or writer.")
+        .set_detail("A column that the library reads is of another type, or is not where it was.")
+        .set_hint("Undo what was altered. If a column was dropped, dump the database and restore it.")
     }
 }
 

@@ -75,7 +75,12 @@ fn lock_schema(schema: pg_sys::Oid) {
 
 #[pg_extern(sql = false)]
 fn lock_sequence(sequence: pg_sys::Oid) -> SqlResult<()> {
-    Ok(session::lock_sequence(sequence)?)
+    Ok(session::lock_relation(sequence, session::Kind::Sequence)?)
+}
+
+#[pg_extern(sql = false)]
+fn lock_foreign_table(table: pg_sys::Oid) -> SqlResult<()> {
+    Ok(session::lock_relation(table, session::Kind::ForeignTable)?)
 }
 
 #[pg_extern(sql = false)]

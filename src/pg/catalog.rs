@@ -79,18 +79,20 @@ impl Row<'_> {
     }
 }
 
-/// A table of the extension is not as the extension made it, which a superuser may have done.
-pub(crate) struct Altered;
+/// A table of the extension, of this name, is not as the extension made it: a superuser has altered it.
+pub(crate) struct Altered(pub(crate) Vec<u8>);
 
 /// The rows of a table as they are now, whatever the transaction's snapshot is: each as `read` makes it.
 pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row<'_>) -> T) -> Result<Vec<T>, Altered> {
     let is_altered = Cell::new(false);
     let mut all = Vec::new();
+    let name;
     let lock = pg_sys::AccessShareLock.cast_signed();
     // SAFETY: called in a transaction with the OID of a table. A scan without a snapshot takes the newest one. What an
     // error leaves behind, the end of the transaction or subtransaction gives back.
     unsafe {
         let relation = pg_sys::table_open(table, lock);
+        name = CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr()).to_bytes().to_vec();
         let index = pg_sys::Oid::INVALID;
         let scan =
             pg_sys::systable_beginscan(relation, index, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
@@ -104,5 +106,5 @@ pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row<'_>) -> T) -
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(relation, lock);
     }
-    if is_altered.get() { Err(Altered) } else { Ok(all) }
+    if is_altered.get() { Err(Altered(name)) } else { Ok(all) }
 }

@@ -106,33 +106,53 @@ pub(crate) fn lock_schema(schema: pg_sys::Oid) {
     }
 }
 
-/// What is to be locked is no sequence.
-pub(crate) enum NotASequence {
-    NoRelation(u32),
-    /// Another relation, of this name.
-    Other(Vec<u8>),
+/// What cannot be locked by SQL.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Sequence,
+    ForeignTable,
 }
 
-/// Lets nobody take a value of a sequence until the transaction ends, when all have ended that took one. It is one that
-/// the user may take values of.
-pub(crate) fn lock_sequence(sequence: pg_sys::Oid) -> Result<(), NotASequence> {
+/// What is to be locked is of another kind.
+pub(crate) enum NotLockable {
+    NoRelation(u32),
+    /// It has this name, and is not of this kind.
+    Other(Vec<u8>, Kind),
+}
+
+/// Lets nobody take a value of a sequence, or write to a foreign table, until the transaction ends, when all have ended
+/// that did. It is one that the user may do so with.
+pub(crate) fn lock_relation(relation: pg_sys::Oid, kind: Kind) -> Result<(), NotLockable> {
+    let (relkind, object, privileges) = match kind {
+        Kind::Sequence => (
+            pg_sys::RELKIND_SEQUENCE,
+            pg_sys::ObjectType::OBJECT_SEQUENCE,
+            pg_sys::ACL_USAGE | pg_sys::ACL_UPDATE,
+        ),
+        Kind::ForeignTable => (
+            pg_sys::RELKIND_FOREIGN_TABLE,
+            pg_sys::ObjectType::OBJECT_FOREIGN_TABLE,
+            pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE,
+        ),
+    };
     // SAFETY: takes any OID, and returns NULL or a string of the server's memory.
-    let name = unsafe { pg_sys::get_rel_name(sequence) };
+    let name = unsafe { pg_sys::get_rel_name(relation) };
     if name.is_null() {
-        return Err(NotASequence::NoRelation(sequence.to_u32()));
+        return Err(NotLockable::NoRelation(relation.to_u32()));
     }
     // SAFETY: they take any OID. The lock waits, and raises an error if it is cancelled or waits too long; so does what
     // reports a missing privilege.
     unsafe {
-        if pg_sys::get_rel_relkind(sequence).to_ne_bytes() != [pg_sys::RELKIND_SEQUENCE] {
-            return Err(NotASequence::Other(CStr::from_ptr(name).to_bytes().to_vec()));
+        if pg_sys::get_rel_relkind(relation).to_ne_bytes() != [relkind] {
+            return Err(NotLockable::Other(CStr::from_ptr(name).to_bytes().to_vec(), kind));
         }
-        let of_either = pg_sys::AclMode::from(pg_sys::ACL_USAGE | pg_sys::ACL_UPDATE);
-        let privilege = pg_sys::pg_class_aclcheck(sequence, pg_sys::GetUserId(), of_either);
+        // One of them is enough.
+        let privilege =
+            pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::AclMode::from(privileges));
         if privilege != pg_sys::AclResult::ACLCHECK_OK {
-            pg_sys::aclcheck_error(privilege, pg_sys::ObjectType::OBJECT_SEQUENCE, name);
+            pg_sys::aclcheck_error(privilege, object, name);
         }
-        pg_sys::LockRelationOid(sequence, pg_sys::ShareRowExclusiveLock.cast_signed());
+        pg_sys::LockRelationOid(relation, pg_sys::ShareRowExclusiveLock.cast_signed());
     }
     Ok(())
 }

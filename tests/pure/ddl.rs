@@ -65,7 +65,7 @@ fn piece() -> impl Strategy<Value = String> {
         "[ \n\t(),;=<>|.*]{1,3}",
         "\"([^\"]|\"\"|CONCURRENTLY){0,4}\"",
         "'([^']|''|CONCURRENTLY){0,4}'",
-        "-- ?(CONCURRENTLY|[^\n]{0,5})\n",
+        "-- ?(CONCURRENTLY|[^\n\r]{0,5})[\n\r]",
         // Not within each other, whose ends the grammar here cannot match.
         "/\\* ?(CONCURRENTLY|[^*/]{0,5}) ?\\*/",
         "/\\* /\\* CONCURRENTLY \\*/ CONCURRENTLY \\*/",

@@ -53,7 +53,7 @@ fn schemas_have_numbers() {
         ("insta0", Some(0)),
         ("insta8191", Some(8191)),
         ("insta5__moved", Some(5)),
-        ("moved__5", Some(5)),
+        ("moved__5", None),
         ("insta+5", None),
         ("insta05", None),
         ("insta-5", None),
@@ -65,5 +65,16 @@ fn schemas_have_numbers() {
         ("insta__moved", None),
     ] {
         assert_eq!(shard_of_schema(schema.as_bytes(), b"insta"), shard, "{schema}");
+    }
+    // Where that and the name are longer than a name can be.
+    let (long, longer) = ("x".repeat(55), "x".repeat(56));
+    for (schema, prefix, shard) in [
+        (format!("{long}5__moved"), &long, Some(5)),
+        ("moved__5".into(), &long, None),
+        ("moved__55".into(), &long, Some(55)),
+        ("moved__5".into(), &longer, Some(5)),
+        (format!("{longer}5"), &longer, Some(5)),
+    ] {
+        assert_eq!(shard_of_schema(schema.as_bytes(), prefix.as_bytes()), shard, "{schema}");
     }
 }

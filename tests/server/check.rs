@@ -1078,7 +1078,9 @@ fn every_row_is_read() {
 /// Locks that `pg_dump` and migrate will need.
 #[test]
 fn the_server_has_too_few_locks() {
-    const FEW: [&str; 5] = [
+    const FEW: &[&str] = &[
+        #[cfg(feature = "pg18")]
+        "autovacuum_worker_slots = 1",
         "max_locks_per_transaction = 16",
         "max_connections = 10",
         "max_worker_processes = 1",

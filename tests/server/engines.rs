@@ -127,7 +127,7 @@ fn plproxy() {
     );
     owner.batch_execute("DROP SCHEMA plproxy CASCADE; DROP EXTENSION plproxy CASCADE").unwrap();
     let missing = refused(&mut owner, "SELECT insta_ids.install_plproxy('insta')");
-    assert_eq!(missing.hint(), Some("CREATE EXTENSION plproxy"));
+    assert_eq!(missing.hint(), Some("Create it: CREATE EXTENSION plproxy."));
 }
 
 /// A map of names that need quoting, in all that is made of it.

@@ -154,24 +154,23 @@ fn tables_that_were_altered() {
             "SELECT insta_ids.assign(0, 99, 'a'); INSERT INTO insta_ids.fence VALUES (50, true, 'b')",
         )
         .unwrap();
-    for (alter, undo) in [
-        ("fence ALTER to_node TYPE text", "fence ALTER to_node TYPE name"),
-        ("map ALTER version TYPE integer", "map ALTER version TYPE bigint"),
+    for (table, alter, undo) in [
+        ("fence", "ALTER to_node TYPE text", "ALTER to_node TYPE name"),
+        ("map", "ALTER version TYPE integer", "ALTER version TYPE bigint"),
     ] {
-        client.batch_execute(&format!("ALTER TABLE insta_ids.{alter}")).unwrap();
+        client.batch_execute(&format!("ALTER TABLE insta_ids.{table} {alter}")).unwrap();
         let mut other = cluster.connect();
         let error = refused(&mut other, "SELECT next_id(5, 's')");
         assert_eq!(
             (error.code().code(), error.message()),
-            ("55000", "a table of insta_ids is not as the extension made it"),
-            "{alter}"
+            ("55000", &*format!("table insta_ids.{table} is not as the extension made it"))
         );
-        client.batch_execute(&format!("ALTER TABLE insta_ids.{undo}")).unwrap();
+        client.batch_execute(&format!("ALTER TABLE insta_ids.{table} {undo}")).unwrap();
         other.batch_execute("SELECT next_id(5, 's')").unwrap();
     }
 }
 
-/// A foreign table can be locked by its trigger alone, so that also waits no longer than it may.
+/// A foreign table cannot be locked by LOCK TABLE, and is waited for as others are.
 #[test]
 fn a_foreign_table_in_use() {
     let cluster = node_a("foreign");
@@ -187,11 +186,32 @@ fn a_foreign_table_in_use() {
     other.batch_execute("BEGIN; ALTER FOREIGN TABLE insta3.far OPTIONS (ADD a 'b')").unwrap();
     client.batch_execute("SET statement_timeout = '20s'").unwrap();
     let error = refused(&mut client, "SELECT insta_ids.fence(3, '200ms')");
-    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    assert_eq!(
+        (error.code(), error.message()),
+        (&SqlState::LOCK_NOT_AVAILABLE, "could not lock the tables and sequences of shard 3")
+    );
+    assert!(error.detail().unwrap().starts_with("insta3.far is in use by process "), "{error:?}");
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.fence"), 0);
     other.batch_execute("COMMIT").unwrap();
     client.batch_execute("SELECT insta_ids.fence(3, '200ms')").unwrap();
     assert_eq!(texts(&mut client, "SELECT current_setting('lock_timeout')"), ["0"]);
+
+    // The lock itself is for who may write to it.
+    client
+        .batch_execute(
+            "CREATE ROLE other; GRANT USAGE ON SCHEMA insta_ids, insta3 TO other;
+             GRANT SELECT ON insta3.far TO other; GRANT EXECUTE ON FUNCTION insta_ids.lock_foreign_table TO other;
+             SET ROLE other",
+        )
+        .unwrap();
+    for (table, code, message) in [
+        ("'insta3.far'::regclass", "42501", "permission denied for foreign table far"),
+        ("'pg_class'::regclass", "42809", "\"pg_class\" is not a foreign table"),
+        ("0", "42P01", "relation with OID 0 does not exist"),
+    ] {
+        let error = refused(&mut client, &format!("SELECT insta_ids.lock_foreign_table({table})"));
+        assert_eq!((error.code().code(), error.message()), (code, message), "{table}");
+    }
 }
 
 /// A map goes from server to server, and is told of; nothing that is fenced is opened by it.

@@ -305,7 +305,9 @@ fn in_other_isolations() {
             }
             check_complete(&mut client, shards);
         }
-        cluster.connect().batch_execute(&format!("SELECT insta_ids.create_shard({shards})")).unwrap();
+        // One that does not commit, and so begin anew, refuses.
+        let error = refused(&mut cluster.connect(), &format!("SELECT insta_ids.create_shard({shards})"));
+        assert_eq!(error.code(), &SqlState::ACTIVE_SQL_TRANSACTION);
     }
 }
 

@@ -600,7 +600,14 @@ fn a_withdrawn_shard_is_where_the_map_says() {
     STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
     a.batch_execute("SELECT insta_ids.assign(2, 2, 'b')").unwrap();
     let error = moving.abort().unwrap_err();
-    assert_eq!(error.as_db_error().unwrap().message(), "shard 2 is not on this node");
+    let error = error.as_db_error().unwrap();
+    assert_eq!(error.message(), "the map does not have shard 2 on this node");
+    assert_eq!(
+        error.hint(),
+        Some(
+            "On node \"a\": SELECT insta_ids.assign(2, 2, 'a'). Then call insta_ids.move_abort(2, 2, 'a') again where it was called."
+        )
+    );
     assert_eq!(refused(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES").code().code(), "25006");
     a.batch_execute("SELECT insta_ids.assign(2, 2, 'a')").unwrap();
     moving.abort().unwrap();

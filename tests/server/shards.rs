@@ -269,8 +269,15 @@ fn operators_at_once() {
 /// A batch is refused before the server runs out of locks, and the one that is proposed works.
 #[test]
 fn too_few_locks() {
-    let small = ["max_locks_per_transaction = 10", "max_connections = 10", "autovacuum = off"];
-    let cluster = Cluster::bare("few_locks", &[&[PRELOAD], &small[..]].concat());
+    let small = [
+        PRELOAD,
+        #[cfg(feature = "pg18")]
+        "autovacuum_worker_slots = 3",
+        "max_locks_per_transaction = 10",
+        "max_connections = 10",
+        "autovacuum = off",
+    ];
+    let cluster = Cluster::bare("few_locks", &small);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(1000)").unwrap();
     add(&mut client, "0001", "CREATE TABLE photos (id bigint DEFAULT next_id())");
