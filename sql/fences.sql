@@ -127,7 +127,7 @@ BEGIN
         insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
-              WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p', 'f') ORDER BY r.relation),
+              WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
