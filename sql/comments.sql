@@ -144,7 +144,7 @@ COMMENT ON FUNCTION insta_ids.drop_shard(integer, boolean) IS
 COMMENT ON FUNCTION insta_ids.lock_schema(oid) IS
     'lets nobody make anything in a schema until the transaction ends; of who may make something in it';
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
-    'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence, move and drop them';
+    'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence and drop them, and let them be moved away';
 COMMENT ON FUNCTION insta_ids.keep_config() IS
     'keeps what init set up from being changed';
 COMMENT ON TABLE insta_ids.config IS

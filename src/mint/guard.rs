@@ -117,7 +117,7 @@ impl<'a> Slot<'a> {
 /// The bits are for a session that was held up between `nextval` and its claim, while others went round
 /// all residues and claimed a later millisecond in its slot: the earlier one is still there for it. Without
 /// them it would run ahead of the others, and leave slots unused as it goes: 8 sessions on one sequence
-/// then reached 91 % of its full speed, with them 99.9 % (`make bench`).
+/// then reached 91 % of its full speed, with them 99.8 % (`make bench`).
 #[derive(Clone, Copy)]
 pub(super) struct Used(u64);
 

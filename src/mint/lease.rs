@@ -11,7 +11,7 @@ use crate::id::hash::GOLDEN;
 use crate::id::{Layout, Millis, Times};
 
 /// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
-/// the clock ids can be after a crash.
+/// the clock ids can be after a crash; crashes in quick succession add up.
 pub const LEASE_MS: i64 = 1500;
 
 /// A lease with less than this left is renewed while it still holds, in milliseconds.
