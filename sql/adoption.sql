@@ -218,6 +218,16 @@ BEGIN
 END
 $$;
 
+-- A list of names in a setting's value, as literals: what is not quoted there can be anything but blanks and commas, as
+-- SET ... FROM CURRENT takes it over.
+CREATE FUNCTION insta_ids.quoted_list(value text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN coalesce((
+        SELECT pg_catalog.string_agg(
+            pg_catalog.quote_literal(coalesce(pg_catalog.replace(n.name[1], '""', '"'), pg_catalog.lower(n.name[2]))), ', '
+            ORDER BY n.place)
+        FROM pg_catalog.regexp_matches(value, '"((?:[^"]|"")*)"|([^\s,]+)', 'g') WITH ORDINALITY n (name, place)), '''''');
+
 -- Gives a function another body. What else is known of it stays: its arguments, owner and privileges, and its settings
 -- where they mean something to this body.
 CREATE FUNCTION insta_ids.rewrite_function(function regprocedure, language text, body text, has_settings boolean) RETURNS void
@@ -242,9 +252,8 @@ BEGIN
     IF has_settings THEN
         settings := (
             SELECT string_agg(format(' SET %s = %s', s.name,
-                -- A list is kept as it is written, but for an empty one.
-                CASE WHEN s.name NOT IN ('search_path', 'temp_tablespaces') OR s.value IN ('', '""')
-                    THEN quote_literal(nullif(s.value, '""')) ELSE s.value END), '')
+                CASE WHEN s.name IN ('search_path', 'temp_tablespaces', 'local_preload_libraries', 'session_preload_libraries')
+                    THEN insta_ids.quoted_list(s.value) ELSE quote_literal(s.value) END), '')
             FROM unnest(old.proconfig) c
             CROSS JOIN LATERAL (SELECT split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)) s (name, value));
     END IF;
@@ -589,7 +598,8 @@ BEGIN
     PERFORM insta_ids.make_surface(number);
     PERFORM insta_ids.await_ids(number);
     PERFORM insta_ids.stop_minting(schema, lock_timeout);
-    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + current_setting('insta_ids.max_ahead_ms')::interval;
+    -- As far ahead as any setting lets ids run: this one may just have been lowered.
+    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + interval '1 s';
     PERFORM insta_ids.check_release(schema, number);
 
     FOR next IN
@@ -613,10 +623,10 @@ BEGIN
             format('AS %L', insta_ids.write_function(layout, next.shard, next.sequence)), true);
     END LOOP;
     FOR next IN
-        SELECT t.tgrelid::regclass AS relation FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-        WHERE c.relnamespace = schema AND t.tgname = 'insta_ids_fence'
+        SELECT t.tgrelid::regclass AS relation, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = schema AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
     LOOP
-        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', next.relation);
+        EXECUTE format('DROP TRIGGER %I ON %s', next.tgname, next.relation);
     END LOOP;
     PERFORM insta_ids.tell_of_dependents(schema);
     DELETE FROM insta_ids.shard_migration m WHERE m.shard = number;

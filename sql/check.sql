@@ -45,12 +45,15 @@ BEGIN
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids.fence f
     JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
+    -- As insta_ids.close_shards left them.
+    CROSS JOIN LATERAL (VALUES
+        ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
+        ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
+    ) n (name, is_needed, enabled)
     WHERE f.is_closed
-        AND NOT EXISTS (
-            SELECT FROM pg_trigger t
-            WHERE t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence'
-                -- As insta_ids.close_shards left it.
-                AND t.tgenabled = CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END)
+    GROUP BY f.shard, r.relation, r.name
+    HAVING bool_or(n.is_needed AND NOT EXISTS (
+        SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
     ORDER BY f.shard, r.name;
 
     RETURN QUERY
@@ -263,7 +266,7 @@ BEGIN
         UNION ALL
         SELECT r.shard, 'trigger', r.relname, g.tgname,
                concat_ws(' ', pg_get_triggerdef(g.oid), CASE WHEN g.tgenabled <> 'O' THEN '(' || g.tgenabled::text || ')' END)
-        FROM relations r JOIN pg_trigger g ON g.tgrelid = r.oid AND NOT g.tgisinternal AND g.tgname <> 'insta_ids_fence'
+        FROM relations r JOIN pg_trigger g ON g.tgrelid = r.oid AND NOT g.tgisinternal AND g.tgname NOT IN ('insta_ids_fence', 'insta_ids_fence_rows')
         UNION ALL
         SELECT r.shard, 'policy', r.relname, p.polname,
                concat_ws(' ', p.polcmd::text, p.polpermissive, p.polroles::regrole[],

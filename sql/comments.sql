@@ -305,6 +305,8 @@ COMMENT ON FUNCTION insta_ids.read_function(text, boolean, text[], text, id_layo
     'what a function mints, or why it is none that does';
 COMMENT ON FUNCTION insta_ids.write_function(id_layout, text, text) IS
     'source of the published function';
+COMMENT ON FUNCTION insta_ids.quoted_list(text) IS
+    'names in the value of a setting that is a list, as literals';
 COMMENT ON FUNCTION insta_ids.rewrite_function(regprocedure, text, text, boolean) IS
     'gives a function another body, and leaves what else is known of it';
 COMMENT ON FUNCTION insta_ids.lock_foreign_table(oid) IS

@@ -149,6 +149,16 @@ BEGIN
         -- Where shards come to, the subscription that brings their rows goes past it; elsewhere none does.
         EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
             CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
+        -- What a subscription applies fires triggers of rows alone.
+        IF next.kind <> 'p' AND to_node IS DISTINCT FROM insta_ids.this_node() THEN
+            IF NOT EXISTS (
+                SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence_rows')
+            THEN
+                EXECUTE format('CREATE TRIGGER insta_ids_fence_rows BEFORE INSERT OR UPDATE OR DELETE ON %s'
+                    || ' FOR EACH ROW EXECUTE FUNCTION insta_ids.refuse_write(%s)', next.relation, next.shard);
+            END IF;
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_fence_rows', next.relation);
+        END IF;
     END LOOP;
     INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
 END
@@ -159,15 +169,16 @@ CREATE FUNCTION insta_ids.open_shards(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    relation regclass;
+    next record;
 BEGIN
     DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
-    FOR relation IN
-        SELECT r.relation FROM insta_ids.shard_relation r
-        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname = 'insta_ids_fence' AND t.tgenabled <> 'D'
+    FOR next IN
+        SELECT r.relation, t.tgname FROM insta_ids.shard_relation r
+        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
+            AND t.tgenabled <> 'D'
         WHERE r.shard = ANY (shards) ORDER BY r.relation
     LOOP
-        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER insta_ids_fence', relation);
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.tgname);
     END LOOP;
 END
 $$;
@@ -190,10 +201,13 @@ END
 $$;
 
 CREATE FUNCTION insta_ids.fence(shard integer, lock_timeout text DEFAULT '2s') RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), set_config('lock_timeout', lock_timeout, true);
     PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard);
+    -- What is being made in it now is seen afterwards.
+    PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = fence.shard AND s.oid IS NOT NULL;
     PERFORM insta_ids.close_shards(ARRAY[shard], NULL, lock_timeout);
 END
 $$;

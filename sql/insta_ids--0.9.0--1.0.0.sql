@@ -306,6 +306,66 @@ BEGIN
 END
 $$;
 
+-- Columns of shards whose default calls next_id, itself or through other functions, with the CHECK that keeps them to the
+-- shard, if there is one: all, or those that this transaction gave that default, not before its (sub)transaction
+-- `since`. What an heir has from a parent that is among them is left out.
+CREATE OR REPLACE FUNCTION insta_ids.minting_columns(shards integer[], since xid DEFAULT NULL)
+    RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- Planning takes longer than running, so it is kept short: joined as it is written, once for all shards.
+    SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    config CONSTANT insta_ids.config := insta_ids.configured();
+    layout_argument CONSTANT text := insta_ids.layout_argument(config.layout);
+    minting CONSTANT oid[] := insta_ids.id_functions();
+BEGIN
+    RETURN QUERY
+    WITH minting_columns AS (
+        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.conname
+        FROM unnest(shards) s (shard)
+        JOIN pg_namespace n ON n.nspname = (config.prefix || s.shard::text)::name
+        JOIN pg_depend m
+            ON m.refclassid = 'pg_namespace'::regclass AND m.refobjid = n.oid AND m.classid = 'pg_class'::regclass
+        JOIN pg_class c ON c.oid = m.objid AND c.relkind IN ('r', 'p', 'f')
+        JOIN pg_attrdef d ON d.adrelid = c.oid
+        JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
+        -- Aggregates, as the planner cannot begin with them: while shards are made, it knows nothing of how many
+        -- columns there are.
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE used AS (
+                SELECT 'pg_attrdef'::regclass::oid AS classid, d.oid AS objid
+                UNION
+                SELECT f.refclassid, f.refobjid FROM used u
+                JOIN pg_depend f ON f.classid = u.classid AND f.objid = u.objid AND f.refclassid = 'pg_proc'::regclass
+            )
+            SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
+        ) f
+        CROSS JOIN LATERAL format('(@extschema@.id_shard(%s%s) = %s)',
+            format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname), layout_argument, s.shard)
+            e (expression)
+        CROSS JOIN LATERAL (
+            SELECT min(k.conname)::name AS conname FROM pg_constraint k
+            WHERE k.conrelid = c.oid AND k.contype = 'c' AND pg_get_expr(k.conbin, k.conrelid) = e.expression
+        ) k
+        -- The row is of this transaction if that is in progress and it can be seen nevertheless.
+        WHERE CASE
+                WHEN since IS NULL THEN true
+                WHEN age(d.xmin) <= age(since)
+                THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(d.xmin))::text::xid8) = 'in progress'
+                ELSE false
+            END
+            AND f.mints
+    )
+    SELECT m.shard, m.relation::regclass, m.attname, m.expression, m.conname
+    FROM minting_columns m
+    WHERE NOT EXISTS (
+        SELECT FROM pg_inherits h JOIN minting_columns p ON p.relation = h.inhparent AND p.attname = m.attname
+        WHERE h.inhrelid = m.relation);
+END
+$$;
+
 -- The migration of this name, which must be one that cannot run in a transaction.
 CREATE OR REPLACE FUNCTION insta_ids.migration_by_script(name text) RETURNS insta_ids.migration
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -384,7 +444,7 @@ BEGIN
         || ' insta_ids.last_values, insta_ids.budget, insta_ids.server_budget, insta_ids.sequence_budget,'
         || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
         || ' insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
-        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.rewrite_function,'
+        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.quoted_list, insta_ids.rewrite_function,'
         || ' insta_ids.lock_sequence, insta_ids.lock_foreign_table, insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
@@ -683,8 +743,49 @@ BEGIN
         -- Where shards come to, the subscription that brings their rows goes past it; elsewhere none does.
         EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
             CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
+        -- What a subscription applies fires triggers of rows alone.
+        IF next.kind <> 'p' AND to_node IS DISTINCT FROM insta_ids.this_node() THEN
+            IF NOT EXISTS (
+                SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence_rows')
+            THEN
+                EXECUTE format('CREATE TRIGGER insta_ids_fence_rows BEFORE INSERT OR UPDATE OR DELETE ON %s'
+                    || ' FOR EACH ROW EXECUTE FUNCTION insta_ids.refuse_write(%s)', next.relation, next.shard);
+            END IF;
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_fence_rows', next.relation);
+        END IF;
     END LOOP;
     INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
+END
+$$;
+
+-- Opens shards again. The triggers stay, disabled: to drop them would wait for all who read the tables.
+CREATE OR REPLACE FUNCTION insta_ids.open_shards(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    next record;
+BEGIN
+    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
+    FOR next IN
+        SELECT r.relation, t.tgname FROM insta_ids.shard_relation r
+        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
+            AND t.tgenabled <> 'D'
+        WHERE r.shard = ANY (shards) ORDER BY r.relation
+    LOOP
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.tgname);
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.fence(shard integer, lock_timeout text DEFAULT '2s') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+BEGIN
+    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard);
+    -- What is being made in it now is seen afterwards.
+    PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = fence.shard AND s.oid IS NOT NULL;
+    PERFORM insta_ids.close_shards(ARRAY[shard], NULL, lock_timeout);
 END
 $$;
 
@@ -1482,6 +1583,280 @@ $$;
 
 -- Checking and adoption
 
+-- What the map, the fences and the moves do not agree in with this server.
+CREATE OR REPLACE FUNCTION insta_ids.check_map() RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids.this_node();
+BEGIN
+    RETURN QUERY
+    SELECT 'warning', 'unnamed_server', 'insta_ids.node',
+           'The map has nodes, and this server does not know which it is: all shards are here.',
+           'Set insta_ids.node in postgresql.conf, and restart the server.'
+    WHERE here IS NULL AND EXISTS (SELECT FROM insta_ids.assignment);
+
+    RETURN QUERY
+    SELECT 'warning', 'other_name', 'insta_ids.node',
+           format('It is set to "%s", and "%s" is in force.', current_setting('insta_ids.node', true), coalesce(here, '')),
+           'Restart the server, or set it back.'
+    WHERE current_setting('insta_ids.node', true) <> coalesce(here, '');
+
+    RETURN QUERY
+    SELECT 'error', 'unknown_node', quote_ident(a.node), format('The map has shards from %s to %s on it.', a.first, a.last),
+           format('Say how to connect to it: SELECT insta_ids.add_node(%L, ''host=...'')', a.node)
+    FROM insta_ids.assignment a WHERE a.node NOT IN (SELECT n.node FROM insta_ids.node n) ORDER BY a.first;
+
+    RETURN QUERY
+    SELECT 'error', 'misplaced_shard', quote_ident(s.schema),
+           format('It is open to writers here, and the map has shard %s on %s.', s.shard,
+               coalesce('node "' || a.node || '"', 'no node')),
+           format('If it is written to there: SELECT insta_ids.fence(%s)', s.shard)
+    FROM insta_ids.shard_schema s
+    LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
+    WHERE here IS NOT NULL AND a.node IS DISTINCT FROM here AND s.oid IS NOT NULL
+        AND EXISTS (SELECT FROM insta_ids.assignment)
+        AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
+    ORDER BY s.shard;
+
+    RETURN QUERY
+    SELECT 'error', 'gap_in_fence', r.relation::text, format('Shard %s is fenced, and this table is not.', f.shard),
+           format('SELECT insta_ids.fence(%s)', f.shard)
+    FROM insta_ids.fence f
+    JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
+    -- As insta_ids.close_shards left them.
+    CROSS JOIN LATERAL (VALUES
+        ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
+        ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
+    ) n (name, is_needed, enabled)
+    WHERE f.is_closed
+    GROUP BY f.shard, r.relation, r.name
+    HAVING bool_or(n.is_needed AND NOT EXISTS (
+        SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
+    ORDER BY f.shard, r.name;
+
+    RETURN QUERY
+    SELECT 'warning', 'old_move', m.name::text,
+           format('It is %s since %s, and its slot keeps all WAL on node "%s".', m.step, m.step_at, m.from_node), v.next
+    FROM insta_ids.move m JOIN insta_ids.moves v ON v.name = m.name
+    WHERE m.step_at < now() - interval '1 day' ORDER BY m.name;
+END
+$$;
+
+-- What is in shards, one line for each thing that can differ, in words that are the same in each shard: chr(1) stands
+-- for its schema and a dot, chr(4) for the same in a literal where that has quotes, chr(5) for a literal that is its
+-- schema, chr(2) for its number. Without partitions, of which older shards may have more; without owners and privileges;
+-- and written out without the CHECKs of ids, which depend on defaults.
+--
+-- If it is only to be compared, expressions are not written out: to name a function, PostgreSQL looks at all that are
+-- called like it, and each shard has its next_id. In their place is the stored tree, with the names of what it depends on.
+CREATE OR REPLACE FUNCTION insta_ids.objects_of(shards integer[], written_out boolean)
+    RETURNS TABLE (shard integer, kind text, relation name, name text, definition text)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+    -- By how many shards are asked for.
+    SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+    minting CONSTANT oid[] := insta_ids.id_functions();
+BEGIN
+    RETURN QUERY
+    WITH schemas AS MATERIALIZED (
+        SELECT s.shard, s.schema, s.oid, o.own, replace(o.own, '''', '''''') AS own_in_literal,
+               insta_ids.literal_of(s.schema) AS literal
+        FROM insta_ids.shard_schema s
+        CROSS JOIN LATERAL (SELECT quote_ident(s.schema) || '.') o (own)
+        WHERE s.shard = ANY (shards)
+    ), relations AS MATERIALIZED (
+        SELECT s.shard, c.*
+        FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid
+        WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm', 'S', 'c') AND NOT c.relispartition
+    ), functions AS MATERIALIZED (
+        SELECT s.shard, p.*, format('%I(%s)', p.proname, replace(oidvectortypes(p.proargtypes), s.own, chr(1))) AS signature
+        FROM schemas s JOIN pg_proc p ON p.pronamespace = s.oid
+        -- Those of a type come and go with it.
+        WHERE NOT EXISTS (
+            SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'i')
+    ), expressions AS (
+        SELECT r.shard, r.relnamespace AS schema, CASE a.attgenerated WHEN '' THEN 'default' ELSE 'expression' END AS kind,
+               r.relname AS relation, a.attname::text AS name, 'pg_attrdef'::regclass AS classid, d.oid, d.adrelid,
+               d.adbin AS tree,
+               CASE a.attgenerated WHEN 's' THEN 'STORED' WHEN 'v' THEN 'VIRTUAL' END AS attributes
+        FROM relations r
+        JOIN pg_attrdef d ON d.adrelid = r.oid
+        JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        UNION ALL
+        SELECT f.shard, f.pronamespace, 'function', NULL, f.signature, 'pg_proc'::regclass, f.oid, NULL, f.prosqlbody,
+               concat_ws(' ', f.prokind, f.provolatile, f.proisstrict, f.prosecdef, f.proleakproof, f.proparallel,
+                   f.procost, f.prorows, f.proretset, format_type(f.prorettype, NULL),
+                   replace(f.proconfig::text, s.schema, chr(5)),
+                   pg_get_expr(f.proargdefaults, 0), a.names)
+        FROM functions f
+        JOIN schemas s ON s.shard = f.shard
+        CROSS JOIN LATERAL (
+            SELECT string_agg(n.name, ' ' ORDER BY n.place)
+            FROM unnest(f.proargnames, f.proargmodes) WITH ORDINALITY n (name, mode, place)
+            WHERE n.mode IS DISTINCT FROM 'o'
+        ) a (names)
+        WHERE f.prokind <> 'a'
+    ), objects (shard, kind, relation, name, definition) AS (
+        SELECT r.shard, 'table', NULL, r.relname,
+               concat_ws(' ', CASE r.relpersistence WHEN 'u' THEN 'unlogged' END,
+                   CASE r.relkind WHEN 'f' THEN 'foreign' WHEN 'p' THEN 'partitioned' END, 'table',
+                   CASE r.relkind WHEN 'p' THEN 'by ' || pg_get_partkeydef(r.oid) END,
+                   CASE WHEN r.relrowsecurity THEN 'with row security' END,
+                   CASE WHEN r.relforcerowsecurity THEN 'forced' END,
+                   CASE WHEN r.relreplident <> 'd' THEN 'with replica identity ' || r.relreplident::text END)
+        FROM relations r WHERE r.relkind IN ('r', 'p', 'f')
+        UNION ALL
+        SELECT r.shard, CASE r.relkind WHEN 'c' THEN 'attribute' ELSE 'column' END, r.relname, a.attname,
+               concat_ws(' ', format_type(a.atttypid, a.atttypmod),
+                   CASE WHEN a.attcollation NOT IN (0, t.typcollation) THEN 'COLLATE ' || a.attcollation::regcollation END)
+        FROM relations r
+        JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+        JOIN pg_type t ON t.oid = a.atttypid
+        WHERE r.relkind IN ('r', 'p', 'f', 'c')
+        UNION ALL
+        SELECT r.shard, 'NOT NULL', r.relname, a.attname, 'NOT NULL'
+        FROM relations r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE r.relkind IN ('r', 'p', 'f') AND a.attnotnull
+        UNION ALL
+        SELECT e.shard, e.kind, e.relation, e.name,
+               CASE WHEN x.essence IS NOT NULL THEN concat_ws(' ', x.essence, e.attributes)
+                   WHEN e.kind = 'default' THEN pg_get_expr(e.tree, e.adrelid)
+                   WHEN e.kind = 'expression'
+                       THEN format('GENERATED ALWAYS AS (%s) %s', pg_get_expr(e.tree, e.adrelid), e.attributes)
+                   -- Whether a result has a name makes no difference to who calls it; of what was adopted it may have one.
+                   ELSE regexp_replace(pg_get_functiondef(e.oid),
+                       '(, )?OUT ("([^"]|"")+"|\w+) bigint\)\n RETURNS bigint', E')\n RETURNS bigint') END
+        FROM expressions e
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN NOT written_out AND e.kind <> 'expression' THEN
+                insta_ids.essence(e.tree::text, coalesce(array_agg(d.refobjid), '{}'), coalesce(array_agg(n.name), '{}'),
+                    minting, e.shard) END AS essence
+            FROM pg_depend d
+            LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
+            LEFT JOIN pg_class c ON d.refclassid = 'pg_class'::regclass AND c.oid = d.refobjid
+            LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
+            CROSS JOIN LATERAL (
+                SELECT CASE
+                    WHEN p.oid IS NOT NULL
+                        THEN format('%s.%s(%s)', nullif(p.pronamespace, e.schema), p.proname, oidvectortypes(p.proargtypes))
+                    WHEN c.oid IS NOT NULL THEN concat_ws('.', nullif(c.relnamespace, e.schema), c.relname)
+                    -- Constants of others have OIDs in them.
+                    WHEN t.oid IS NULL OR t.typtype IN ('b', 'd') AND t.typelem = 0
+                        THEN pg_describe_object(d.refclassid, d.refobjid, 0)
+                END
+            ) n (name)
+            WHERE d.classid = e.classid AND d.objid = e.oid
+        ) x
+        UNION ALL
+        SELECT f.shard, 'aggregate', NULL, f.signature,
+               concat_ws(' ', a.aggtransfn, a.aggfinalfn, a.aggcombinefn, format_type(a.aggtranstype, NULL), a.agginitval)
+        FROM functions f JOIN pg_aggregate a ON a.aggfnoid = f.oid
+        UNION ALL
+        SELECT r.shard, 'index', r.relname, i.relname, pg_get_indexdef(x.indexrelid)
+        FROM relations r
+        JOIN pg_index x ON x.indrelid = r.oid
+        JOIN pg_class i ON i.oid = x.indexrelid
+        WHERE NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = r.oid AND k.conindid = i.oid)
+        UNION ALL
+        SELECT r.shard, 'constraint', r.relname, CASE WHEN NOT i.is_of_ids THEN k.conname ELSE '' END,
+               CASE WHEN i.is_of_ids THEN replace(k.definition, format('= %s))', r.shard), '= ' || chr(2) || '))')
+                   ELSE k.definition END
+        FROM relations r
+        CROSS JOIN LATERAL (
+            SELECT k.conname, regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', '') AS definition
+            -- One of a foreign key for each partition of what it refers to comes and goes with that.
+            FROM pg_constraint k WHERE k.conrelid = r.oid AND k.contype <> 'n' AND k.conparentid = 0
+        ) k
+        CROSS JOIN LATERAL (SELECT k.definition LIKE format('CHECK ((%%id\_shard(%%) = %s))', r.shard)) i (is_of_ids)
+        WHERE NOT (i.is_of_ids AND written_out)
+        UNION ALL
+        SELECT r.shard, 'trigger', r.relname, g.tgname,
+               concat_ws(' ', pg_get_triggerdef(g.oid), CASE WHEN g.tgenabled <> 'O' THEN '(' || g.tgenabled::text || ')' END)
+        FROM relations r JOIN pg_trigger g ON g.tgrelid = r.oid AND NOT g.tgisinternal AND g.tgname NOT IN ('insta_ids_fence', 'insta_ids_fence_rows')
+        UNION ALL
+        SELECT r.shard, 'policy', r.relname, p.polname,
+               concat_ws(' ', p.polcmd::text, p.polpermissive, p.polroles::regrole[],
+                   pg_get_expr(p.polqual, p.polrelid), 'CHECK ' || pg_get_expr(p.polwithcheck, p.polrelid))
+        FROM relations r JOIN pg_policy p ON p.polrelid = r.oid
+        UNION ALL
+        SELECT r.shard, 'rule', r.relname, u.rulename, pg_get_ruledef(u.oid)
+        FROM relations r JOIN pg_rewrite u ON u.ev_class = r.oid AND u.rulename <> '_RETURN'
+        UNION ALL
+        SELECT r.shard, CASE r.relkind WHEN 'm' THEN 'materialized view' ELSE 'view' END, NULL, r.relname,
+               concat('WITH (' || nullif(o.options, '') || ') ', 'AS', pg_get_viewdef(r.oid))
+        FROM relations r
+        CROSS JOIN LATERAL (SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(r.reloptions) o) o (options)
+        WHERE r.relkind IN ('v', 'm')
+        UNION ALL
+        SELECT r.shard, CASE WHEN i.attname IS NULL THEN 'sequence' ELSE 'identity' END, i.relname,
+               coalesce(i.attname, r.relname),
+               CASE i.attidentity WHEN 'a' THEN format('GENERATED ALWAYS AS IDENTITY (%s)', q.options)
+                   WHEN 'd' THEN format('GENERATED BY DEFAULT AS IDENTITY (%s)', q.options)
+                   ELSE format('AS %s %s', s.seqtypid::regtype, q.options) END
+        FROM relations r
+        JOIN pg_sequence s ON s.seqrelid = r.oid
+        CROSS JOIN LATERAL format('INCREMENT BY %s MINVALUE %s MAXVALUE %s START WITH %s CACHE %s %s', s.seqincrement,
+            s.seqmin, s.seqmax, s.seqstart, s.seqcache, CASE WHEN s.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END) q (options)
+        -- At most one, as the planner does not know: else it reads all columns that there are.
+        LEFT JOIN LATERAL (
+            SELECT t.relname, a.attname, a.attidentity
+            FROM pg_depend d
+            JOIN pg_class t ON t.oid = d.refobjid
+            JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+            WHERE d.classid = 'pg_class'::regclass AND d.objid = r.oid AND d.deptype = 'i'
+                AND d.refclassid = 'pg_class'::regclass
+            LIMIT 1
+        ) i ON true
+        UNION ALL
+        SELECT s.shard, 'type', NULL, t.typname,
+               concat_ws(' ', t.typtype::text, CASE t.typtype WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod) END,
+                   (SELECT format_type(g.rngsubtype, NULL) FROM pg_range g WHERE g.rngtypid = t.oid),
+                   CASE WHEN t.typnotnull THEN 'NOT NULL' END, t.typdefault,
+                   (SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder)
+                    FROM pg_enum e WHERE e.enumtypid = t.oid),
+                   (SELECT string_agg(pg_get_constraintdef(k.oid), ' ' ORDER BY k.conname)
+                    FROM pg_constraint k WHERE k.contypid = t.oid))
+        FROM schemas s JOIN pg_type t ON t.typnamespace = s.oid AND t.typtype IN ('d', 'e', 'r')
+        UNION ALL
+        SELECT r.shard, 'type', NULL, r.relname, 'c' FROM relations r WHERE r.relkind = 'c'
+        UNION ALL
+        -- Not in the order of the columns, which may have been added in another one.
+        SELECT s.shard, 'statistics', NULL, x.stxname,
+               format('%s ON %s FROM %s', split_part(pg_get_statisticsobjdef(x.oid), ' ON ', 1), k.columns,
+                   x.stxrelid::regclass)
+        FROM schemas s
+        JOIN pg_statistic_ext x ON x.stxnamespace = s.oid
+        CROSS JOIN LATERAL (
+            SELECT string_agg(e.name, ', ' ORDER BY e.name)
+            FROM (
+                SELECT quote_ident(a.attname) FROM pg_attribute a
+                WHERE a.attrelid = x.stxrelid AND a.attnum = ANY (x.stxkeys)
+                UNION ALL
+                SELECT format('(%s)', e) FROM unnest(pg_get_statisticsobjdef_expressions(x.oid)) e
+            ) e (name)
+        ) k (columns)
+    )
+    SELECT o.shard, o.kind, o.relation, o.name::text,
+           CASE WHEN n.definition LIKE '%next\_id%'
+               THEN regexp_replace(n.definition, format('\m(next_ids?)\(%s\M', o.shard), '\1(' || chr(2), 'g')
+               ELSE n.definition END
+    FROM objects o
+    JOIN schemas s ON s.shard = o.shard
+    CROSS JOIN LATERAL (
+        SELECT replace(replace(replace(coalesce(o.definition, ''), s.own, chr(1)), s.own_in_literal, chr(4)), s.literal,
+            chr(5))
+    ) r (definition)
+    -- Not where a longer name ends like it; to look for that everywhere takes too long.
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN strpos(r.definition, chr(1)) > 0 AND r.definition ~ ('[\w$]' || chr(1))
+            THEN regexp_replace(o.definition, '(?<![\w$])' || regexp_replace(s.own, '(\W)', '\\\1', 'g'), chr(1), 'g')
+            ELSE r.definition END
+    ) n (definition);
+END
+$$;
+
 -- The statement that makes an object of a shard as its definition says, if there is one. If it could lose something, or
 -- keeps others waiting for as long as the table is large, that is said before it, and a colon.
 CREATE OR REPLACE FUNCTION insta_ids.repair_statement(
@@ -1755,6 +2130,57 @@ BEGIN
 END
 $$;
 
+-- A list of names in a setting's value, as literals: what is not quoted there can be anything but blanks and commas, as
+-- SET ... FROM CURRENT takes it over.
+CREATE FUNCTION insta_ids.quoted_list(value text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN coalesce((
+        SELECT pg_catalog.string_agg(
+            pg_catalog.quote_literal(coalesce(pg_catalog.replace(n.name[1], '""', '"'), pg_catalog.lower(n.name[2]))), ', '
+            ORDER BY n.place)
+        FROM pg_catalog.regexp_matches(value, '"((?:[^"]|"")*)"|([^\s,]+)', 'g') WITH ORDINALITY n (name, place)), '''''');
+
+-- Gives a function another body. What else is known of it stays: its arguments, owner and privileges, and its settings
+-- where they mean something to this body.
+CREATE OR REPLACE FUNCTION insta_ids.rewrite_function(function regprocedure, language text, body text, has_settings boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    old CONSTANT pg_proc := (SELECT p FROM pg_proc p WHERE p.oid = function);
+    arguments text := pg_get_function_arguments(function);
+    result text;
+    settings text;
+BEGIN
+    -- The result has the name that the published function assigns to.
+    IF language = 'plpgsql' THEN
+        IF 'o' = ANY (old.proargmodes) THEN
+            result := old.proargnames[cardinality(old.proargmodes)];
+            arguments := left(arguments, - length(concat_ws(' ', 'OUT', quote_ident(nullif(result, '')), 'bigint')));
+        ELSIF arguments <> '' THEN
+            arguments := arguments || ', ';
+        END IF;
+        arguments := arguments || 'OUT result bigint';
+    END IF;
+    IF has_settings THEN
+        settings := (
+            SELECT string_agg(format(' SET %s = %s', s.name,
+                CASE WHEN s.name IN ('search_path', 'temp_tablespaces', 'local_preload_libraries', 'session_preload_libraries')
+                    THEN insta_ids.quoted_list(s.value) ELSE quote_literal(s.value) END), '')
+            FROM unnest(old.proconfig) c
+            CROSS JOIN LATERAL (SELECT split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)) s (name, value));
+    END IF;
+    -- What runs as its owner runs nothing of its caller's; where an argument names a sequence, that is by the caller's path.
+    IF old.prosecdef AND language = 'plpgsql' AND 'text'::regtype <> ALL (old.proargtypes)
+        AND coalesce(settings NOT LIKE '% SET search_path = %', true)
+    THEN
+        settings := concat(settings, ' SET search_path = pg_catalog, pg_temp');
+    END IF;
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE %s%s%s %s',
+        old.pronamespace::regnamespace, old.proname, arguments, language,
+        CASE WHEN old.prosecdef THEN ' SECURITY DEFINER' END, settings, body);
+END
+$$;
+
 -- Refuses a schema that is not called as init says.
 CREATE FUNCTION insta_ids.check_schema_name(schema regnamespace, shard integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -1849,6 +2275,68 @@ BEGIN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION insta_ids.release(schema regnamespace, lock_timeout text DEFAULT '2s') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
+    number integer;
+    last_ids timestamptz;
+    next record;
+BEGIN
+    PERFORM insta_ids.check_isolation('a schema cannot be released'), set_config('lock_timeout', lock_timeout, true);
+    -- What another session migrates or releases is waited for.
+    SELECT s.shard INTO number
+    FROM insta_ids.shard s
+    WHERE s.shard = (SELECT h.shard FROM insta_ids.shard_schema h WHERE h.oid = release.schema) FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('schema %s is not a shard', schema);
+    END IF;
+    PERFORM insta_ids.check_release(schema, number);
+    PERFORM insta_ids.make_surface(number);
+    PERFORM insta_ids.await_ids(number);
+    PERFORM insta_ids.stop_minting(schema, lock_timeout);
+    -- As far ahead as any setting lets ids run: this one may just have been lowered.
+    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + interval '1 s';
+    PERFORM insta_ids.check_release(schema, number);
+
+    FOR next IN
+        SELECT k.conrelid::regclass AS relation, k.conname
+        FROM insta_ids.minting_columns(ARRAY[number]) m
+        JOIN pg_constraint k ON k.conrelid = m.relation AND k.contype = 'c' AND k.coninhcount = 0
+            AND pg_get_expr(k.conbin, k.conrelid) = m.expression
+    LOOP
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', next.relation, next.conname);
+    END LOOP;
+    FOR next IN SELECT * FROM insta_ids.native_defaults(schema) LOOP
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s.next_id(%L::regclass)',
+            next.relation, next."column", schema, next.sequence);
+    END LOOP;
+    FOR next IN
+        SELECT f.function, coalesce(f.shard::text, '$' || f.shard_argument) AS shard,
+               coalesce(quote_literal(f.sequence), '$' || f.sequence_argument) AS sequence
+        FROM insta_ids.minting_functions(schema) f
+    LOOP
+        PERFORM insta_ids.rewrite_function(next.function, 'plpgsql',
+            format('AS %L', insta_ids.write_function(layout, next.shard, next.sequence)), true);
+    END LOOP;
+    FOR next IN
+        SELECT t.tgrelid::regclass AS relation, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = schema AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
+    LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', next.tgname, next.relation);
+    END LOOP;
+    PERFORM insta_ids.tell_of_dependents(schema);
+    DELETE FROM insta_ids.shard_migration m WHERE m.shard = number;
+    DELETE FROM insta_ids.shard s WHERE s.shard = number;
+
+    -- What the function gives out comes after every id that was minted here.
+    PERFORM insta_ids.await_clock(last_ids);
+END
+$$;
+
 -- Privileges
 
 -- Nobody may do more than is said here, whatever ALTER DEFAULT PRIVILEGES gave away.
@@ -1860,7 +2348,7 @@ BEGIN
         SELECT format('REVOKE ALL ON FUNCTION %s FROM %s', p.oid::regprocedure,
             CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
         FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))
-        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname IN ('check_schema_name', 'lock_capacity', 'lock_foreign_table') AND grantee <> p.proowner
+        WHERE p.pronamespace = 'insta_ids'::regnamespace AND p.proname IN ('check_schema_name', 'lock_capacity', 'lock_foreign_table', 'quoted_list') AND grantee <> p.proowner
     LOOP
         EXECUTE command;
     END LOOP;
@@ -1884,7 +2372,7 @@ COMMENT ON FUNCTION id_max(timestamptz, id_layout) IS
 COMMENT ON FUNCTION insta_ids.lock_schema(oid) IS
     'lets nobody make anything in a schema until the transaction ends; of who may make something in it';
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
-    'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence, move and drop them';
+    'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence and drop them, and let them be moved away';
 COMMENT ON FUNCTION insta_ids.transactions_committed() IS
     'whether a transaction was committed since note_transactions, and none failed; NULL if it was not called';
 COMMENT ON VIEW insta_ids.progress IS
@@ -1893,6 +2381,8 @@ COMMENT ON FUNCTION insta_ids.lock_capacity() IS
     'how many locks the server has for sure, by its settings';
 COMMENT ON FUNCTION insta_ids.is_older(text, text) IS
     'whether a version comes before another one; NULL if one is no number';
+COMMENT ON FUNCTION insta_ids.quoted_list(text) IS
+    'names in the value of a setting that is a list, as literals';
 COMMENT ON FUNCTION insta_ids.lock_foreign_table(oid) IS
     'lets nobody write to a foreign table until the transaction ends; of who may write to it';
 COMMENT ON FUNCTION insta_ids.check_schema_name(regnamespace, integer) IS

@@ -161,7 +161,7 @@ $$;
 -- `since`. What an heir has from a parent that is among them is left out.
 CREATE FUNCTION insta_ids.minting_columns(shards integer[], since xid DEFAULT NULL)
     RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- Planning takes longer than running, so it is kept short: joined as it is written, once for all shards.
     SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
 AS $$

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use pgrx::pg_sys;
 
 use super::catalog::{Altered, relation, rows, tell_of_changes};
+use super::pauses;
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::id::{Layout, Shard, WriterSlot};
@@ -94,9 +95,8 @@ fn is_away(shard: Shard) -> bool {
 #[inline(never)]
 fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), NotMinted> {
     if !is_known() {
-        check_writer(server)?;
         tell_of_changes(&TOLD, forget);
-        match read(server.node().to_vec())? {
+        match read(server)? {
             Some(known) => KNOWN.set(known),
             // The extension's SQL is from before there was a map.
             None => return Ok(()),
@@ -168,13 +168,14 @@ fn is_known() -> bool {
     matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY)
 }
 
-/// Reads the map for the calls to come, if there is one; `here` is the name of this server's node.
-fn read(here: Vec<u8>) -> Result<Option<Known>, Altered> {
+/// Reads the map for the calls to come, if there is one.
+fn read(server: &Shared) -> Result<Option<Known>, NotMinted> {
     let Some(map) = relation(MAP) else { return Ok(None) };
     RELATION.store(map.to_u32(), Ordering::Relaxed);
     // If an error ends this, nothing is known.
     KNOWS.store(READING, Ordering::Relaxed);
-    let Some(known) = load(here)? else { return Ok(None) };
+    check_writer(server)?;
+    let Some(known) = load(server.node().to_vec())? else { return Ok(None) };
     for (shards, bits) in (0..).step_by(64).zip(&AWAY) {
         let away = (0..64).filter(|n| !known.placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
         bits.store(away, Ordering::Relaxed);
@@ -197,12 +198,15 @@ fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
         || (0, Vec::new(), None),
         |(shards, prefix, layout)| (shards, prefix, Layout::try_from(layout).ok()),
     );
-    let assignments = rows(assignment, |row| {
-        Some(Assignment { first: row.integer(1)?, last: row.integer(2)?, node: row.name(3)? })
-    })?;
+    // Fences before assignments, as each is read as it is then: who lets a shard go takes its fence away and assigns it
+    // elsewhere at once.
     let fences = rows(fence, |row| {
         let is_closed = row.boolean(2)?;
         is_closed.then_some(Fence { shard: row.integer(1)?, to: row.name(3) })
+    })?;
+    pauses::at("fences read");
+    let assignments = rows(assignment, |row| {
+        Some(Assignment { first: row.integer(1)?, last: row.integer(2)?, node: row.name(3)? })
     })?;
     let placement = Placement::new(
         shards,

@@ -178,6 +178,27 @@ fn a_late_writer() {
     check(&cluster, "flushed", before, Vec::new());
 }
 
+/// Held up while it reads the map, of which a shard that is fenced goes to another node: it mints nothing for it.
+#[test]
+fn a_shard_that_leaves() {
+    let cluster = Cluster::bare("leaves", &[PRELOAD, "insta_ids.node = 'a'"]);
+    cluster.prepare("postgres");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.init(10), insta_ids.add_node('a', ''), insta_ids.add_node('b', ''), insta_ids.assign(0, 9, 'a');
+             INSERT INTO insta_ids.fence VALUES (5, true, 'b')",
+        )
+        .unwrap();
+    let paused = Paused::at(&cluster, "fences read");
+    client
+        .batch_execute(
+            "BEGIN; DELETE FROM insta_ids.fence; UPDATE insta_ids.assignment SET node = 'b'; COMMIT",
+        )
+        .unwrap();
+    assert_eq!(paused.go_on(), []);
+}
+
 /// Held up until the server dies, in the middle of others.
 #[test]
 fn the_server_dies_meanwhile() {

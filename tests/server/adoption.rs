@@ -1143,6 +1143,49 @@ fn nothing_of_the_owners_is_called() {
     assert_eq!((all.len(), disorders(&all)), (14, 0));
 }
 
+/// A setting that a function took over as it was is no list of names that anybody wrote down, and nothing of it is run.
+#[test]
+fn what_is_in_a_path_is_not_run() {
+    let cluster = Cluster::start("owners_path");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT insta_ids.init(2000); CREATE ROLE owner LOGIN; SELECT insta_ids.grant_provisioning('owner')",
+    );
+    for (path, kept) in [
+        (
+            "x/**/RETURN/**/1;ALTER/**/ROLE/**/owner/**/SUPERUSER;--",
+            "x/**/return/**/1;alter/**/role/**/owner/**/superuser;--",
+        ),
+        (
+            "x/**/AS/**/'';ALTER/**/ROLE/**/owner/**/SUPERUSER;--",
+            "x/**/as/**/'';alter/**/role/**/owner/**/superuser;--",
+        ),
+        ("\"A, \"\"b\"\"\", c", "A, \"b\""),
+    ] {
+        anew(&mut client, "GRANT ALL ON SCHEMA public TO owner");
+        owned_by(&mut client, "owner");
+        run(&mut client, "SET ROLE owner");
+        client.query("SELECT set_config('search_path', $1, false)", &[&path]).unwrap();
+        run(
+            &mut client,
+            "ALTER FUNCTION insta5.next_id() SECURITY DEFINER; ALTER FUNCTION insta5.next_id() SET search_path FROM CURRENT;
+             RESET search_path; RESET ROLE",
+        );
+        for call in [ADOPT, RELEASE] {
+            run(&mut client, call);
+            run(&mut client, "INSERT INTO insta5.photos DEFAULT VALUES");
+            let setting = "SELECT proconfig[1] FROM pg_proc WHERE oid = 'insta5.next_id()'::regprocedure";
+            let quoted = format!("search_path=\"{}\"", kept.replace('"', "\"\""));
+            assert!(texts(&mut client, setting)[0].starts_with(&quoted), "{:?}", texts(&mut client, setting));
+        }
+        assert_eq!(
+            count(&mut client, "SELECT count(*) FROM pg_roles WHERE rolname = 'owner' AND rolsuper"),
+            0
+        );
+    }
+}
+
 #[test]
 fn names_that_need_quotes() {
     let cluster = Cluster::start("quoted_adopt");

@@ -374,6 +374,8 @@ fn what_check_finds() {
     // As pg_dump --disable-triggers leaves it: replication would go past it.
     let damages = [
         "DROP TRIGGER insta_ids_fence ON insta1.photos",
+        "DROP TRIGGER insta_ids_fence_rows ON insta1.photos",
+        "ALTER TABLE insta1.photos ENABLE TRIGGER insta_ids_fence_rows",
         "ALTER TABLE insta1.photos ENABLE TRIGGER insta_ids_fence",
     ];
     for damage in damages {

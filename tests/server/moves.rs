@@ -671,7 +671,58 @@ fn who_was_not_asked_has_no_say() {
     }
 }
 
-/// A fence stops whoever replicates to the source; what was taken out of a shard is missed.
+/// What a subscription brings does not go past a fence: it waits at the other server.
+#[test]
+fn a_subscription_to_a_fenced_shard() {
+    let pair = Pair::start("subscribed");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    b.batch_execute(
+        "CREATE SCHEMA insta2; CREATE TABLE insta2.photos (id bigint PRIMARY KEY, caption text);
+         CREATE PUBLICATION photos FOR TABLE insta2.photos",
+    )
+    .unwrap();
+    a.batch_execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '100ms'").unwrap();
+    a.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let subscribe = format!(
+        "CREATE SUBSCRIPTION photos CONNECTION 'host={} user=postgres dbname=postgres' PUBLICATION photos",
+        pair.b.socket.display()
+    );
+    a.batch_execute(&subscribe).unwrap();
+    let insert = |b: &mut postgres::Client, seq: i64| {
+        b.batch_execute(&format!("INSERT INTO insta2.photos VALUES ((2 << 10) + {seq})")).unwrap();
+    };
+    let rows = "SELECT count(*) FROM insta2.photos";
+    insert(&mut b, 1);
+    within(Duration::from_secs(30), || count(&mut a, rows) == 1);
+    a.batch_execute("SELECT insta_ids.fence(2)").unwrap();
+    insert(&mut b, 2);
+    b.batch_execute("UPDATE insta2.photos SET caption = 'a'").unwrap();
+    within(Duration::from_secs(30), || pair.a.log().contains("shard 2 is fenced"));
+    assert_eq!(count(&mut a, rows), 1);
+    a.batch_execute("SELECT insta_ids.unfence(2)").unwrap();
+    within(Duration::from_secs(30), || count(&mut a, "SELECT count(caption) FROM insta2.photos") == 2);
+    a.batch_execute("DROP SUBSCRIPTION photos").unwrap();
+}
+
+/// A fence waits for who makes something in the shard, which it then closes, too.
+#[test]
+fn what_is_made_meanwhile_is_fenced() {
+    let pair = Pair::start("made_meanwhile");
+    let (mut a, mut maker) = (pair.a.connect(), pair.a.connect());
+    maker.batch_execute("BEGIN; CREATE TABLE insta2.late (a integer)").unwrap();
+    assert_eq!(refused(&mut a, "SELECT insta_ids.fence(2, '100ms')").code().code(), "55P03");
+    thread::scope(|scope| {
+        let fencing = scope.spawn(|| a.batch_execute("SELECT insta_ids.fence(2, '20s')"));
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let mut other = pair.a.connect();
+        within(Duration::from_secs(10), || count(&mut other, waits) == 1);
+        maker.batch_execute("COMMIT").unwrap();
+        fencing.join().unwrap().unwrap();
+    });
+    assert_eq!(refused(&mut maker, "INSERT INTO insta2.late VALUES (1)").code(), FENCED);
+}
+
+/// A fence stops whoever sets `session_replication_role`; what was taken out of a shard is missed.
 #[test]
 fn around_the_fence() {
     let pair = Pair::start("around");
