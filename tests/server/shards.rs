@@ -309,13 +309,13 @@ fn too_few_locks() {
     client.batch_execute(&format!("CALL insta_ids.migrate(batch => {batch})")).unwrap();
     check_complete(&mut client, 200);
     // Where two are too many.
-    let tables: Vec<String> = (0..50).map(|n| format!("CREATE TABLE t{n} (id bigint PRIMARY KEY)")).collect();
+    let tables: Vec<String> = (0..70).map(|n| format!("CREATE TABLE t{n} (id bigint PRIMARY KEY)")).collect();
     add(&mut client, "0003", &tables.join(";"));
     assert_eq!(batch_of(&mut client, "CALL insta_ids.migrate(0, 49)"), 1);
     client.batch_execute("CALL insta_ids.migrate(0, 4, batch => 1)").unwrap();
     client.batch_execute("CALL insta_ids.create_shards(200, 204, batch => 1)").unwrap();
     assert_eq!(
-        count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE applied = 3 AND tables = 52"),
+        count(&mut client, "SELECT count(*) FROM insta_ids.shards WHERE applied = 3 AND tables = 72"),
         10
     );
 }
