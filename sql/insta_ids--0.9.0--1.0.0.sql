@@ -2298,8 +2298,7 @@ BEGIN
     PERFORM insta_ids.make_surface(number);
     PERFORM insta_ids.await_ids(number);
     PERFORM insta_ids.stop_minting(schema, lock_timeout);
-    -- As far ahead as any setting lets ids run: this one may just have been lowered.
-    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + interval '1 s';
+    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + current_setting('insta_ids.max_ahead_ms')::interval;
     PERFORM insta_ids.check_release(schema, number);
 
     FOR next IN
