@@ -204,6 +204,11 @@ fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
         let is_closed = row.boolean(2)?;
         is_closed.then_some(Fence { shard: row.integer(1)?, to: row.name(3) })
     })?;
+    // A server that has lost its name still knows which shards have left it.
+    let left = match relation(c"moved").filter(|_| here.is_empty()) {
+        Some(moved) => rows(moved, |row| Some(Fence { shard: row.integer(1)?, to: row.name(3) }))?,
+        None => Vec::new(),
+    };
     pauses::at("fences read");
     let assignments = rows(assignment, |row| {
         Some(Assignment { first: row.integer(1)?, last: row.integer(2)?, node: row.name(3)? })
@@ -213,7 +218,7 @@ fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
         here,
         version,
         assignments.into_iter().flatten().collect(),
-        fences.into_iter().flatten().collect(),
+        fences.into_iter().chain(left).flatten().collect(),
     );
     Ok(Some(Known { layout, prefix, placement }))
 }

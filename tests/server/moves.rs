@@ -671,6 +671,22 @@ fn who_was_not_asked_has_no_say() {
     }
 }
 
+/// Without its name a server knows of no map, but still of what has left it.
+#[test]
+fn a_source_that_lost_its_name() {
+    let pair = Pair::start("nameless");
+    let mut moving = Move::of(&pair, 2, 2);
+    for step in STEPS {
+        moving.step(step).unwrap();
+    }
+    pair.a.connect().batch_execute("ALTER SYSTEM SET insta_ids.node = ''").unwrap();
+    pair.a.stop();
+    pair.a.up();
+    let mut a = pair.a.connect();
+    assert_eq!(refused(&mut a, "SELECT insta2__moved.next_id()").code(), FENCED);
+    a.batch_execute("SELECT insta3.next_id()").unwrap();
+}
+
 /// What a subscription brings does not go past a fence: it waits at the other server.
 #[test]
 fn a_subscription_to_a_fenced_shard() {
