@@ -810,9 +810,8 @@ fn who_is_there_first_goes_first() {
             // Perhaps behind a writer that was there at that moment.
             let by = by.strip_prefix("by ").unwrap();
             assert!(detail.starts_with(&format!("{what} is in use by ")) && detail.contains(by), "{detail}");
-            assert!(took > Duration::from_secs(1) && took < Duration::from_secs(4));
-            // Not for the two seconds that the lock is asked for; a tenth of one, and what a busy machine adds.
-            assert!(inserts > 20 && longest < Duration::from_secs(1));
+            assert!(took > Duration::from_secs(1) && took < Duration::from_secs(3));
+            assert!(inserts > 20 && longest < Duration::from_millis(500));
             run(&mut holder, if by_pid.ends_with(by) { "COMMIT" } else { "COMMIT PREPARED 'held'" });
         }
         run(&mut client, call);
@@ -1394,7 +1393,7 @@ fn a_clock_that_is_behind_is_waited_for() {
             writer.join().unwrap()
         });
         println!("{inserts} inserts meanwhile, the longest {longest:?}");
-        assert!(longest < Duration::from_secs(1));
+        assert!(longest < Duration::from_millis(500));
         run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
         // Nor does another crash change anything of the function that is there again.
         cluster.stop_immediately();
