@@ -9,8 +9,7 @@ pub fn without_concurrently(statement: &[u8]) -> Vec<u8> {
     while at < statement.len() {
         let rest = &statement[at..];
         let length = match rest {
-            [b'-', b'-', ..] => rest.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r')).count(),
-            [b'/', b'*', ..] => comment(rest),
+            [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
             [quote @ (b'"' | b'\''), ..] => 1 + length_to(&rest[1..], &[*quote]),
             _ => rest.iter().take_while(|&&byte| is_of_word(byte)).count().max(1),
         };
@@ -32,8 +31,12 @@ pub(crate) fn length_to(text: &[u8], end: &[u8]) -> usize {
     text.windows(end.len()).position(|window| window == end).map_or(text.len(), |at| at + end.len())
 }
 
-/// The bytes of the comment that a text begins with. In SQL, comments nest.
+/// The bytes of the comment that a text begins with: to the end of its line, which stays, or to its own end. In SQL, those
+/// nest.
 pub(crate) fn comment(text: &[u8]) -> usize {
+    if text.starts_with(b"--") {
+        return text.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r')).count();
+    }
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
         let step = match &text[at..] {

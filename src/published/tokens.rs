@@ -46,8 +46,7 @@ pub(super) fn tokens(source: &[u8]) -> Result<Vec<Token<'_>>, Unreadable> {
     while at < source.len() {
         let rest = &source[at..];
         at += match rest {
-            [b'-', b'-', ..] => rest.iter().position(|byte| b"\n\r".contains(byte)).unwrap_or(rest.len()),
-            [b'/', b'*', ..] => comment(rest),
+            [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
             [byte, ..] if byte.is_ascii_whitespace() => 1,
             _ => {
                 let (piece, length) =
