@@ -111,25 +111,23 @@ choose_server() {
     [ "$PG" -ge 17 ] || PRELOAD=("shared_preload_libraries = 'insta_ids'")
 }
 
+# The server of PG_CONFIG, and no other.
+named_server() {
+    [ -n "${PG_CONFIG-}" ] || die "say which server: PG_CONFIG=/path/to/pg_config"
+    choose_server
+    export PG PG_CONFIG PGRX_PG_CONFIG_PATH=$PG_CONFIG
+}
+
 # The chosen server, with what is needed to build and test for it.
 set_up_server() {
     PG_CONFIG=$(scripts/setup)
-    choose_server
-    export PG PG_CONFIG PGRX_PG_CONFIG_PATH=$PG_CONFIG
+    named_server
 }
 
 # The same, but one that PG_CONFIG names is taken as it is.
 take_server() {
     [ -n "${PG_CONFIG-}" ] || PG_CONFIG=$(scripts/setup)
-    choose_server
-    export PG_CONFIG
-}
-
-# The server of PG_CONFIG, and no other.
-named_server() {
-    [ -n "${PG_CONFIG-}" ] || die "say which server: PG_CONFIG=/path/to/pg_config"
-    choose_server
-    export PGRX_PG_CONFIG_PATH=$PG_CONFIG
+    named_server
 }
 
 # in_its_debian TARGET: of the PostgreSQL that the other Debian has, the target is made there.
