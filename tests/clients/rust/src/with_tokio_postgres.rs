@@ -34,11 +34,12 @@ pub async fn insert_many(client: &Client, users: &[i64]) -> Result<Vec<i64>, Err
     Ok(rows.iter().map(|row| row.get("id")).collect())
 }
 
-/// COPY returns no ids, so they are minted before.
+/// COPY returns no ids, so they are minted before; by `query_typed`, as the rows outlive the transaction.
 pub async fn copy(client: &mut Client, users: &[i64]) -> Result<Vec<i64>, Error> {
     let count = i32::try_from(users.len()).expect("fewer rows");
     let transaction = client.transaction().await?;
-    let rows = transaction.query("SELECT next_ids(5, 'photos_id_seq', $1)", &[&count]).await?;
+    let mint = "SELECT next_ids(5, 'photos_id_seq', $1)";
+    let rows = transaction.query_typed(mint, &[(&count, Type::INT4)]).await?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
 
     let sink = transaction.copy_in("COPY photos (id, user_id) FROM STDIN (FORMAT binary)").await?;
@@ -51,7 +52,7 @@ pub async fn copy(client: &mut Client, users: &[i64]) -> Result<Vec<i64>, Error>
     Ok(ids)
 }
 
-/// What is prepared in a transaction is used in it, and dropped before its end.
+/// What is prepared in a transaction is used in it and dropped before its end, and so is each row that it returned.
 pub async fn insert_prepared(client: &mut Client, users: &[i64]) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
     let transaction = client.transaction().await?;
