@@ -45,15 +45,16 @@ BEGIN
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids.fence f
     JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
-    -- As insta_ids.close_shards left them.
-    CROSS JOIN LATERAL (VALUES
-        ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
-        ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
-    ) n (name, is_needed, enabled)
     WHERE f.is_closed
-    GROUP BY f.shard, r.relation, r.name
-    HAVING bool_or(n.is_needed AND NOT EXISTS (
-        SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
+        AND EXISTS (
+            -- As insta_ids.close_shards left them.
+            SELECT FROM (VALUES
+                ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
+                ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
+            ) n (name, is_needed, enabled)
+            WHERE n.is_needed AND NOT EXISTS (
+                SELECT FROM pg_trigger t
+                WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
     ORDER BY f.shard, r.name;
 
     RETURN QUERY

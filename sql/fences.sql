@@ -116,15 +116,14 @@ BEGIN
 END
 $$;
 
--- Closes shards to all who write, when those who do have ended.
+-- Closes shards to all who write, when those who do have ended. Whoever calls it has refused old snapshots.
 CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     next insta_ids.shard_relation;
 BEGIN
-    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_inheritance(shards),
-        insta_ids.commit_durably();
+    PERFORM insta_ids.check_inheritance(shards), insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),

@@ -444,11 +444,13 @@ BEGIN
         || ' insta_ids.last_values, insta_ids.budget, insta_ids.server_budget, insta_ids.sequence_budget,'
         || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
         || ' insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
-        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.quoted_list, insta_ids.rewrite_function,'
-        || ' insta_ids.lock_sequence, insta_ids.lock_foreign_table, insta_ids.named_sequence, insta_ids.minting_functions,'
+        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.quoted_list,'
+        || ' insta_ids.rewrite_function, insta_ids.lock_sequence, insta_ids.lock_foreign_table,'
+        || ' insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
-        || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
+        || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption,'
+        || ' insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
         || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node, insta_ids.drop_node,'
@@ -710,15 +712,14 @@ BEGIN
 END
 $$;
 
--- Closes shards to all who write, when those who do have ended.
+-- Closes shards to all who write, when those who do have ended. Whoever calls it has refused old snapshots.
 CREATE OR REPLACE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     next insta_ids.shard_relation;
 BEGIN
-    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_inheritance(shards),
-        insta_ids.commit_durably();
+    PERFORM insta_ids.check_inheritance(shards), insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
@@ -1624,15 +1625,16 @@ BEGIN
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids.fence f
     JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
-    -- As insta_ids.close_shards left them.
-    CROSS JOIN LATERAL (VALUES
-        ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
-        ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
-    ) n (name, is_needed, enabled)
     WHERE f.is_closed
-    GROUP BY f.shard, r.relation, r.name
-    HAVING bool_or(n.is_needed AND NOT EXISTS (
-        SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
+        AND EXISTS (
+            -- As insta_ids.close_shards left them.
+            SELECT FROM (VALUES
+                ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
+                ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
+            ) n (name, is_needed, enabled)
+            WHERE n.is_needed AND NOT EXISTS (
+                SELECT FROM pg_trigger t
+                WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
     ORDER BY f.shard, r.name;
 
     RETURN QUERY

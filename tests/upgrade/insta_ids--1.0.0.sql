@@ -60,6 +60,61 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids.lease', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- src/lib.rs:44
+-- Tickets: a server's are the values of an ordinary sequence, which is the user's own and no part of the extension.
+
+CREATE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    sequence text := 'ticket_' || name;
+    longest integer := current_setting('max_identifier_length');
+BEGIN
+    IF name = '' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'name of a ticket server is empty';
+    END IF;
+    IF octet_length(sequence) > longest THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('name of ticket server "%s" is too long', name),
+            DETAIL = format('It has %s bytes, and can have %s.', octet_length(name), longest - length('ticket_'));
+    END IF;
+    IF servers < 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('number of ticket servers %s is less than 1', servers);
+    END IF;
+    IF server NOT BETWEEN 1 AND servers THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('ticket server number %s is out of range', server),
+            DETAIL = format('Ticket servers are numbered from 1 to %s.', servers);
+    END IF;
+    IF bits NOT IN (32, 64) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('tickets cannot have %s bits', bits),
+            DETAIL = 'Tickets have 32 or 64 bits.';
+    END IF;
+    EXECUTE format(
+        'CREATE SEQUENCE insta_ids.%I AS %s START %s MINVALUE %3$s INCREMENT %s NO CYCLE CACHE 1',
+        sequence, CASE bits WHEN 32 THEN 'integer' ELSE 'bigint' END, server, servers);
+EXCEPTION
+    -- The second, when two sessions make it at once.
+    WHEN duplicate_table OR unique_violation THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = format('ticket server "%s" already exists', name);
+END
+$$;
+
+CREATE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ticket_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- src/lib.rs:50
 -- Clock and figures.
 
@@ -151,61 +206,6 @@ CREATE OPERATOR CLASS id_layout_ops DEFAULT FOR TYPE id_layout USING hash AS
     OPERATOR 1 =,
     FUNCTION 1 id_layout_hash(id_layout),
     FUNCTION 2 id_layout_hash_extended(id_layout, bigint);
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- src/lib.rs:44
--- Tickets: a server's are the values of an ordinary sequence, which is the user's own and no part of the extension.
-
-CREATE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
-    RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    sequence text := 'ticket_' || name;
-    longest integer := current_setting('max_identifier_length');
-BEGIN
-    IF name = '' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'name of a ticket server is empty';
-    END IF;
-    IF octet_length(sequence) > longest THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('name of ticket server "%s" is too long', name),
-            DETAIL = format('It has %s bytes, and can have %s.', octet_length(name), longest - length('ticket_'));
-    END IF;
-    IF servers < 1 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('number of ticket servers %s is less than 1', servers);
-    END IF;
-    IF server NOT BETWEEN 1 AND servers THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('ticket server number %s is out of range', server),
-            DETAIL = format('Ticket servers are numbered from 1 to %s.', servers);
-    END IF;
-    IF bits NOT IN (32, 64) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('tickets cannot have %s bits', bits),
-            DETAIL = 'Tickets have 32 or 64 bits.';
-    END IF;
-    EXECUTE format(
-        'CREATE SEQUENCE insta_ids.%I AS %s START %s MINVALUE %3$s INCREMENT %s NO CYCLE CACHE 1',
-        sequence, CASE bits WHEN 32 THEN 'integer' ELSE 'bigint' END, server, servers);
-EXCEPTION
-    -- The second, when two sessions make it at once.
-    WHEN duplicate_table OR unique_violation THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_object',
-            MESSAGE = format('ticket server "%s" already exists', name);
-END
-$$;
-
-CREATE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ticket_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1162,15 +1162,14 @@ BEGIN
 END
 $$;
 
--- Closes shards to all who write, when those who do have ended.
+-- Closes shards to all who write, when those who do have ended. Whoever calls it has refused old snapshots.
 CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     next insta_ids.shard_relation;
 BEGIN
-    PERFORM insta_ids.check_isolation('a shard cannot be fenced'), insta_ids.check_inheritance(shards),
-        insta_ids.commit_durably();
+    PERFORM insta_ids.check_inheritance(shards), insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
         ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
@@ -1643,46 +1642,6 @@ AS 'MODULE_PATHNAME', 'id_time_layout_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- src/lib.rs:30
--- requires:
---   api::reading::id_time
---   api::reading::id_time_layout
---   api::reading::id_shard
---   api::reading::id_shard_layout
---   api::reading::id_seq
---   api::reading::id_seq_layout
---   api::reading::id_min
---   api::reading::id_min_layout
-
--- Readers that the planner must see through, or that return a row: plain SQL over the native ones.
--- Their bodies are parsed here, so they hold to the functions themselves, whatever the search path.
-
-CREATE FUNCTION id_parts(id bigint, OUT at timestamptz, OUT shard integer, OUT seq integer)
-    IMMUTABLE STRICT PARALLEL SAFE
-    BEGIN ATOMIC
-        SELECT id_time(id), id_shard(id), id_seq(id);
-    END;
-
-CREATE FUNCTION id_parts(id bigint, layout id_layout, OUT at timestamptz, OUT shard integer, OUT seq integer)
-    IMMUTABLE STRICT PARALLEL SAFE
-    BEGIN ATOMIC
-        SELECT id_time(id, layout), id_shard(id, layout), id_seq(id, layout);
-    END;
-
--- Not STRICT: a strict function does not inline, and then its index is not used.
-CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz) RETURNS boolean
-    IMMUTABLE PARALLEL SAFE
-    RETURN id >= id_min(lo) AND id < id_min(hi);
-
-CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz, layout id_layout) RETURNS boolean
-    IMMUTABLE PARALLEL SAFE
-    RETURN id >= id_min(lo, layout) AND id < id_min(hi, layout);
-
-CREATE FUNCTION shortcode_id(code text) RETURNS bigint
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shortcode_id_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- src/lib.rs:45
 -- requires:
 --   api::reading::id_time_layout
@@ -2020,6 +1979,46 @@ BEGIN
     END LOOP;
 END
 $$;
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- src/lib.rs:30
+-- requires:
+--   api::reading::id_time
+--   api::reading::id_time_layout
+--   api::reading::id_shard
+--   api::reading::id_shard_layout
+--   api::reading::id_seq
+--   api::reading::id_seq_layout
+--   api::reading::id_min
+--   api::reading::id_min_layout
+
+-- Readers that the planner must see through, or that return a row: plain SQL over the native ones.
+-- Their bodies are parsed here, so they hold to the functions themselves, whatever the search path.
+
+CREATE FUNCTION id_parts(id bigint, OUT at timestamptz, OUT shard integer, OUT seq integer)
+    IMMUTABLE STRICT PARALLEL SAFE
+    BEGIN ATOMIC
+        SELECT id_time(id), id_shard(id), id_seq(id);
+    END;
+
+CREATE FUNCTION id_parts(id bigint, layout id_layout, OUT at timestamptz, OUT shard integer, OUT seq integer)
+    IMMUTABLE STRICT PARALLEL SAFE
+    BEGIN ATOMIC
+        SELECT id_time(id, layout), id_shard(id, layout), id_seq(id, layout);
+    END;
+
+-- Not STRICT: a strict function does not inline, and then its index is not used.
+CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE
+    RETURN id >= id_min(lo) AND id < id_min(hi);
+
+CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz, layout id_layout) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE
+    RETURN id >= id_min(lo, layout) AND id < id_min(hi, layout);
+
+CREATE FUNCTION shortcode_id(code text) RETURNS bigint
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shortcode_id_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2985,11 +2984,13 @@ BEGIN
         || ' insta_ids.last_values, insta_ids.budget, insta_ids.server_budget, insta_ids.sequence_budget,'
         || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
         || ' insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
-        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.quoted_list, insta_ids.rewrite_function,'
-        || ' insta_ids.lock_sequence, insta_ids.lock_foreign_table, insta_ids.named_sequence, insta_ids.minting_functions,'
+        || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.quoted_list,'
+        || ' insta_ids.rewrite_function, insta_ids.lock_sequence, insta_ids.lock_foreign_table,'
+        || ' insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
-        || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption, insta_ids.check_future, insta_ids.check_release,'
+        || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption,'
+        || ' insta_ids.check_future, insta_ids.check_release,'
         || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
         || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node, insta_ids.drop_node,'
@@ -3059,15 +3060,16 @@ BEGIN
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids.fence f
     JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
-    -- As insta_ids.close_shards left them.
-    CROSS JOIN LATERAL (VALUES
-        ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
-        ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
-    ) n (name, is_needed, enabled)
     WHERE f.is_closed
-    GROUP BY f.shard, r.relation, r.name
-    HAVING bool_or(n.is_needed AND NOT EXISTS (
-        SELECT FROM pg_trigger t WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
+        AND EXISTS (
+            -- As insta_ids.close_shards left them.
+            SELECT FROM (VALUES
+                ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
+                ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
+            ) n (name, is_needed, enabled)
+            WHERE n.is_needed AND NOT EXISTS (
+                SELECT FROM pg_trigger t
+                WHERE t.tgrelid = r.relation AND t.tgname = n.name AND t.tgenabled = n.enabled))
     ORDER BY f.shard, r.name;
 
     RETURN QUERY
