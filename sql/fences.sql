@@ -37,7 +37,7 @@ CREATE FUNCTION insta_ids.lock_foreign_table("table" oid) RETURNS void
 
 -- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
 -- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
--- each other it is this that gives way, before the other is told of a deadlock.
+-- each other it is this that gives way, before the other is told of a deadlock. But autovacuum gives way to this.
 CREATE FUNCTION insta_ids.lock_all(tables regclass[], mode text, sequences regclass[], what text, lock_timeout text)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
@@ -48,12 +48,22 @@ DECLARE
     limit_ms integer;
     next_attempt timestamptz;
     wanted regclass;
+    -- Where autovacuum is.
+    vacuumed regclass;
 BEGIN
     PERFORM set_config('lock_timeout', lock_timeout, true);
     limit_ms := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
     LOOP
-        next_attempt := clock_timestamp() + longest;
         BEGIN
+            -- It gives way to who has waited for deadlock_timeout, which is here in a mode that no writer waits for.
+            IF vacuumed IS NOT NULL THEN
+                PERFORM set_config('lock_timeout', CASE limit_ms
+                    WHEN 0 THEN '0'
+                    ELSE greatest(1, limit_ms - extract(epoch FROM clock_timestamp() - began) * 1000)::integer::text
+                    END, true);
+                EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', vacuumed);
+            END IF;
+            next_attempt := clock_timestamp() + longest;
             FOREACH wanted IN ARRAY tables || sequences LOOP
                 PERFORM set_config('lock_timeout',
                     greatest(1, extract(epoch FROM next_attempt - clock_timestamp()) * 1000)::integer::text, true);
@@ -86,6 +96,11 @@ BEGIN
                         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
                 HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
         END IF;
+        -- Of all who are in a database, autovacuum alone is nobody's.
+        PERFORM pg_stat_clear_snapshot();
+        vacuumed := (
+            SELECT l.relation FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.usesysid IS NULL
+            WHERE l.locktype = 'relation' AND l.relation = wanted AND l.granted AND a.datname = current_database() LIMIT 1);
         PERFORM pg_sleep(0.02 + 0.08 * random());
     END LOOP;
 END

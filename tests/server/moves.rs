@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use postgres::NoTls;
 use postgres::error::SqlState;
 
-use crate::cluster::checkout;
-use crate::cluster::{count, duplicates, ids, refused, skipped, texts, within};
-use crate::pair::{Move, Pair, STEPS, shard_map};
+use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, ids, refused, skipped, texts, within};
+use crate::pair::{MIGRATION, Move, Pair, STEPS, shard_map};
 
 const FENCED: &SqlState = &SqlState::READ_ONLY_SQL_TRANSACTION;
 
@@ -196,6 +195,42 @@ fn whoever_is_past_the_check() {
     // Others go on.
     a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES; SELECT insta_ids.unfence(2)").unwrap();
     a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+}
+
+/// Autovacuum, which is at a table for long, ends its work there; and writers do not wait for that.
+#[test]
+fn autovacuum_gives_way() {
+    let cluster = Cluster::bare("autovacuum", &[PRELOAD, "autovacuum_naptime = 1s"]);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(64)").unwrap();
+    client.batch_execute(MIGRATION).unwrap();
+    let slow = "autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_threshold = 0";
+    client
+        .batch_execute(&format!(
+            "SELECT insta_ids.create_shard(2);
+             ALTER TABLE insta2.photos SET ({slow});
+             INSERT INTO insta2.photos SELECT FROM generate_series(1, 100000);
+             DELETE FROM insta2.photos"
+        ))
+        .unwrap();
+    // A transaction keeps what it has seen of sessions.
+    let mut fencing = cluster.connect();
+    fencing.batch_execute("BEGIN; SELECT FROM pg_stat_activity").unwrap();
+    let at_it = "SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'insta2.photos'::regclass";
+    within(Duration::from_secs(30), || count(&mut client, at_it) == 1);
+    let mut writer = cluster.connect();
+    writer.batch_execute("SET lock_timeout = '500ms'").unwrap();
+    let writer = thread::spawn(move || {
+        loop {
+            if let Err(error) = writer.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES") {
+                return error;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    fencing.batch_execute("SELECT insta_ids.fence(2, lock_timeout => '10s'); COMMIT").unwrap();
+    assert_eq!(writer.join().unwrap().code(), Some(FENCED));
+    cluster.await_log("canceling autovacuum task");
 }
 
 /// What was written last arrives, and the time that the target goes on from is later than that of any id of the source.
