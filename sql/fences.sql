@@ -37,36 +37,38 @@ CREATE FUNCTION insta_ids.lock_foreign_table("table" oid) RETURNS void
 
 -- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
 -- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
--- each other it is this that gives way, before the other is told of a deadlock. But autovacuum gives way to this.
+-- each other it is this that gives way, before the other is told of a deadlock. Autovacuum gives way to this.
 CREATE FUNCTION insta_ids.lock_all(tables regclass[], mode text, sequences regclass[], what text, lock_timeout text)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    began CONSTANT timestamptz := clock_timestamp();
-    longest CONSTANT interval := least(interval '100 ms', current_setting('deadlock_timeout')::interval / 2);
-    limit_ms integer;
-    next_attempt timestamptz;
+    patience CONSTANT interval := current_setting('deadlock_timeout');
+    longest CONSTANT interval := least(interval '100 ms', patience / 2);
+    -- NULL if it never does.
+    gives_up_at timestamptz;
+    attempt_ends_at timestamptz;
     wanted regclass;
     -- Where autovacuum is.
     vacuumed regclass;
 BEGIN
     PERFORM set_config('lock_timeout', lock_timeout, true);
-    limit_ms := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
+    gives_up_at := (
+        SELECT clock_timestamp() + nullif(s.setting, '0')::integer * interval '1 ms'
+        FROM pg_settings s WHERE s.name = 'lock_timeout');
     LOOP
         BEGIN
-            -- It gives way to who has waited for deadlock_timeout, which is here in a mode that no writer waits for.
+            -- Autovacuum gives way to who has waited for deadlock_timeout: so this does, in a mode that keeps no writer
+            -- waiting; but not for twice as long, or of two that wait for each other the other could have to give way.
             IF vacuumed IS NOT NULL THEN
-                PERFORM set_config('lock_timeout', CASE limit_ms
-                    WHEN 0 THEN '0'
-                    ELSE greatest(1, limit_ms - extract(epoch FROM clock_timestamp() - began) * 1000)::integer::text
-                    END, true);
+                PERFORM set_config('lock_timeout', extract(epoch FROM
+                    greatest('1 ms', least(1.5 * patience, gives_up_at - clock_timestamp()))) || 's', true);
                 EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', vacuumed);
             END IF;
-            next_attempt := clock_timestamp() + longest;
+            attempt_ends_at := clock_timestamp() + longest;
             FOREACH wanted IN ARRAY tables || sequences LOOP
-                PERFORM set_config('lock_timeout',
-                    greatest(1, extract(epoch FROM next_attempt - clock_timestamp()) * 1000)::integer::text, true);
+                PERFORM set_config('lock_timeout', extract(epoch FROM
+                    greatest('1 ms', least(longest, attempt_ends_at - clock_timestamp()))) || 's', true);
                 IF wanted = ANY (sequences) THEN
                     PERFORM insta_ids.lock_sequence(wanted);
                 ELSIF (SELECT c.relkind FROM pg_class c WHERE c.oid = wanted) = 'f' THEN
@@ -79,7 +81,7 @@ BEGIN
         EXCEPTION
             WHEN lock_not_available OR deadlock_detected THEN NULL;
         END;
-        IF limit_ms > 0 AND clock_timestamp() > began + limit_ms * interval '1 ms' THEN
+        IF clock_timestamp() > gives_up_at THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'lock_not_available',
                 MESSAGE = format('could not lock the tables and sequences of %s', what),
@@ -96,11 +98,12 @@ BEGIN
                         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
                 HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
         END IF;
-        -- Of all who are in a database, autovacuum alone is nobody's.
+        -- Of all who are in a database, autovacuum alone has no user. Its backend_type not everybody sees.
         PERFORM pg_stat_clear_snapshot();
         vacuumed := (
             SELECT l.relation FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.usesysid IS NULL
-            WHERE l.locktype = 'relation' AND l.relation = wanted AND l.granted AND a.datname = current_database() LIMIT 1);
+            WHERE l.locktype = 'relation' AND l.relation = wanted AND l.mode = 'ShareUpdateExclusiveLock' AND l.granted
+                AND a.datname = current_database() LIMIT 1);
         PERFORM pg_sleep(0.02 + 0.08 * random());
     END LOOP;
 END
