@@ -80,9 +80,14 @@ packages() {
     [ ${#missing[@]} = 0 ] || step "installing ${missing[*]}" apt_install "${missing[@]}"
 }
 
+# A network that fails for a moment is tried again.
+apt_get() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=5 "$@"
+}
+
 apt_install() {
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+    apt_get update
+    apt_get install -y --no-install-recommends "$@"
 }
 
 # The PostgreSQL that a release of Debian has.

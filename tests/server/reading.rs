@@ -7,7 +7,7 @@ use std::time::Duration;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::chance::Chance;
-use crate::cluster::{Cluster, PRELOAD, count, within};
+use crate::cluster::{Cluster, PRELOAD, becomes, count, within};
 use crate::docs::blocks;
 
 const DOCUMENT: &str = "docs/reading-by-time.md";
@@ -206,9 +206,13 @@ fn readers_of_many_sessions() {
             })
             .collect();
         let committed: Vec<i64> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
-        // A reader with a lag reads no id of the present millisecond, or ahead of it.
-        thread::sleep(Duration::from_millis(50));
+        // A reader with a lag reads no id that is as new as the oldest transaction, which can be another reader's.
+        let newest = committed.iter().max().unwrap();
+        let all_are_older = format!("SELECT id_min(min(xact_start)) > {newest} FROM pg_stat_activity");
+        let mut client = cluster.connect();
+        let older = becomes(Duration::from_mins(1), || client.query_one(&all_are_older, &[]).unwrap().get(0));
         stop.store(true, Ordering::Relaxed);
+        assert!(older, "a transaction goes on");
         let readers: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
         (committed, readers)
     });

@@ -15,7 +15,7 @@ async fn stored(pool: &PgPool, ids: &[i64], users: &[i64]) -> Result<()> {
     assert_eq!(found, told);
     assert_eq!(found.len(), users.len());
     assert!(ids.is_sorted_by(|a, b| a < b) && ids.iter().all(|id| shard_of(*id) == 5));
-    Ok(())
+    transaction.commit().await
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn sessions() -> Result<()> {
     let found: Vec<i64> =
         sqlx::query_scalar(select).bind(&ids).persistent(false).fetch_all(&mut *transaction).await?;
     assert_eq!(found.len(), 1600);
-    Ok(())
+    transaction.commit().await
 }
 
 #[tokio::test]
