@@ -176,7 +176,15 @@ fn rebuilt_under_minters() {
 
 /// A server with logical replication, whose clock is behind by so many seconds.
 fn replicating(name: &str, behind: i32) -> Cluster {
-    let settings = ["make", PRELOAD, "wal_level = logical", "max_logical_replication_workers = 30"];
+    let settings = [
+        "make",
+        PRELOAD,
+        "wal_level = logical",
+        // So that tables that cannot be copied keep none waiting that can.
+        "max_worker_processes = 40",
+        "max_logical_replication_workers = 30",
+        "max_sync_workers_per_subscription = 8",
+    ];
     let mut cluster = Cluster::made(name, &settings);
     if behind > 0 {
         cluster.environment = clock_ahead(-behind);

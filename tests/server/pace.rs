@@ -108,7 +108,7 @@ fn every_id_is_counted() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..10 {
-                        cluster.connect().query("SELECT next_ids(5, 's', 1000)", &[]).unwrap();
+                        cluster.reconnect().query("SELECT next_ids(5, 's', 1000)", &[]).unwrap();
                     }
                 });
             }
