@@ -205,7 +205,8 @@ fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
         is_closed.then_some(Fence { shard: row.integer(1)?, to: row.name(3) })
     })?;
     // A server that has lost its name still knows which shards have left it.
-    let left = match relation(c"moved").filter(|_| here.is_empty()) {
+    let moved = if here.is_empty() { relation(c"moved") } else { None };
+    let left = match moved {
         Some(moved) => rows(moved, |row| Some(Fence { shard: row.integer(1)?, to: row.name(3) }))?,
         None => Vec::new(),
     };
