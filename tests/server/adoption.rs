@@ -10,9 +10,7 @@ use postgres::error::{DbError, SqlState};
 use postgres::{Client, NoTls};
 
 use crate::chance::Chance;
-use crate::cluster::{
-    Cluster, PRELOAD, becomes, count, disorders, duplicates, ids, refused, shorter_than, texts, within,
-};
+use crate::cluster::{Cluster, PRELOAD, becomes, count, disorders, duplicates, ids, refused, texts, within};
 use crate::migrations::PLANT;
 use crate::shards::{Running, add, at_once};
 
@@ -792,7 +790,7 @@ fn who_is_there_first_goes_first() {
         ] {
             run(&mut holder, hold);
             let before = texts(&mut client, STATE);
-            let (error, took, inserts) = shorter_than(Duration::from_millis(500), || {
+            let error = shorter_than(Duration::from_millis(500), || {
                 let stop = AtomicBool::new(false);
                 let (error, took, (inserts, longest)) = thread::scope(|scope| {
                     let writer = scope.spawn(|| inserting(cluster.connect(), &stop));
@@ -805,7 +803,9 @@ fn who_is_there_first_goes_first() {
                 println!(
                     "{call} beside {hold}: refused after {took:?}, {inserts} inserts, the longest {longest:?}"
                 );
-                (longest, (error, took, inserts))
+                assert!(took > Duration::from_secs(1) && took < Duration::from_secs(3));
+                assert!(inserts > 20);
+                (longest, error)
             });
             assert_eq!(texts(&mut client, STATE), before, "{call}");
             let message = "could not lock the tables and sequences of schema insta5";
@@ -815,8 +815,6 @@ fn who_is_there_first_goes_first() {
             // Perhaps behind a writer that was there at that moment.
             let by = by.strip_prefix("by ").unwrap();
             assert!(detail.starts_with(&format!("{what} is in use by ")) && detail.contains(by), "{detail}");
-            assert!(took > Duration::from_secs(1) && took < Duration::from_secs(3));
-            assert!(inserts > 20);
             run(&mut holder, if by_pid.ends_with(by) { "COMMIT" } else { "COMMIT PREPARED 'held'" });
         }
         run(&mut client, call);
@@ -973,7 +971,7 @@ fn under_load_nothing_fails_and_nothing_comes_twice() {
     run(&mut client, "SELECT insta_ids.init(2000)");
     // Sessions go on with the values that they have cached. The published function repeats an id when 1024 values are taken
     // while a session is held up: in it, or with values that it has cached.
-    for (cache, pace_ms) in [(1, 5), (20, 15)] {
+    for (cache, pace_ms) in [(1, 2), (20, 15)] {
         println!("CACHE {cache}");
         anew(
             &mut client,
@@ -1008,6 +1006,7 @@ fn there_and_back_under_load(cluster: &Cluster, client: &mut Client, pace: Durat
             {
                 thread::sleep(Duration::from_millis(200));
                 if call.contains("release") {
+                    // Where they do not come to that, it is said below.
                     becomes(Duration::from_secs(30), || {
                         managed.iter().all(|managed| managed.load(Ordering::Relaxed) >= round * FEWEST_IDS)
                     });
@@ -1375,6 +1374,21 @@ fn a_shard_that_was_restored() {
     }
 }
 
+/// What this returns, if that is shorter than the bound by its own measure. It has three tries: a machine that is busy
+/// with others can hold it up, too, but not each time, and not for twice as long.
+fn shorter_than<T>(bound: Duration, mut attempt: impl FnMut() -> (Duration, T)) -> T {
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        let (took, value) = attempt();
+        if took < bound {
+            return value;
+        }
+        assert!(took < 2 * bound, "it took {took:?}");
+        shortest = shortest.min(took);
+    }
+    panic!("it took {shortest:?}");
+}
+
 /// Inserts until it is to stop: how often, and how long the longest took.
 fn inserting(mut client: Client, stop: &AtomicBool) -> (usize, Duration) {
     let (mut inserts, mut longest) = (0, Duration::ZERO);
@@ -1400,40 +1414,38 @@ fn a_clock_that_is_behind_is_waited_for() {
     let [code, message, detail, hint] = said(&error);
     assert!(message.starts_with("clock is 00:0") && message.ends_with(" behind the newest id"), "{message}");
     assert_eq!([code, detail, hint], ["55000", "", "Call again when the clock has come there."]);
-    let mut waits = Vec::new();
     for _ in 0..3 {
-        cluster.stop_immediately();
-        cluster.up();
-        client = cluster.connect();
-        run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
-        let ahead = "SELECT (extract(epoch FROM c.ahead) * 1000)::bigint FROM insta_ids.clock() c";
-        println!("{} ms ahead", count(&mut client, ahead));
-        let stop = AtomicBool::new(false);
-        let (inserts, longest) = thread::scope(|scope| {
-            let writer = scope.spawn(|| inserting(cluster.connect(), &stop));
-            within(Duration::from_secs(10), || client.batch_execute(RELEASE).is_ok());
-            stop.store(true, Ordering::Relaxed);
-            writer.join().unwrap()
+        shorter_than(Duration::from_millis(500), || {
+            cluster.stop_immediately();
+            cluster.up();
+            client = cluster.connect();
+            run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
+            let ahead = "SELECT (extract(epoch FROM c.ahead) * 1000)::bigint FROM insta_ids.clock() c";
+            println!("{} ms ahead", count(&mut client, ahead));
+            let stop = AtomicBool::new(false);
+            let (inserts, longest) = thread::scope(|scope| {
+                let writer = scope.spawn(|| inserting(cluster.connect(), &stop));
+                within(Duration::from_secs(10), || client.batch_execute(RELEASE).is_ok());
+                stop.store(true, Ordering::Relaxed);
+                writer.join().unwrap()
+            });
+            println!("{inserts} inserts meanwhile, the longest {longest:?}");
+            run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
+            // Nor does another crash change anything of the function that is there again.
+            cluster.stop_immediately();
+            cluster.up();
+            client = cluster.connect();
+            run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
+            // In a millisecond, those of the published function have no order; nor have, where they lie, the rows of a statement.
+            let ends = "SELECT min(id >> 10), max(id >> 10) FROM insta5.photos
+                        GROUP BY xmin::text::bigint ORDER BY xmin::text::bigint";
+            let all: Vec<(i64, i64)> =
+                client.query(ends, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
+            assert_eq!(all.windows(2).find(|pair| pair[0].1 > pair[1].0), None, "out of order");
+            run(&mut client, ADOPT);
+            (longest, ())
         });
-        println!("{inserts} inserts meanwhile, the longest {longest:?}");
-        waits.push(longest);
-        run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
-        // Nor does another crash change anything of the function that is there again.
-        cluster.stop_immediately();
-        cluster.up();
-        client = cluster.connect();
-        run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
-        // In a millisecond, those of the published function have no order; nor have, where they lie, the rows of a statement.
-        let ends = "SELECT min(id >> 10), max(id >> 10) FROM insta5.photos
-                    GROUP BY xmin::text::bigint ORDER BY xmin::text::bigint";
-        let all: Vec<(i64, i64)> =
-            client.query(ends, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
-        assert_eq!(all.windows(2).find(|pair| pair[0].1 > pair[1].0), None, "out of order");
-        run(&mut client, ADOPT);
     }
-    // One may be the machine's.
-    waits.sort_unstable();
-    assert!(waits[1] < Duration::from_millis(500), "{waits:?}");
 }
 
 /// What goes on to mint for the shard after its release could repeat its ids, and is told of.

@@ -278,20 +278,6 @@ pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// What this returns, if that is shorter than the bound by its own measure. It has three tries: a machine that is busy
-/// with others can hold it up, too, but not each time.
-pub fn shorter_than<T>(bound: Duration, mut attempt: impl FnMut() -> (Duration, T)) -> T {
-    let mut shortest = Duration::MAX;
-    for _ in 0..3 {
-        let (took, value) = attempt();
-        if took < bound {
-            return value;
-        }
-        shortest = shortest.min(took);
-    }
-    panic!("it took {shortest:?}");
-}
-
 /// The ids that a query returns, in their order.
 pub fn ids(client: &mut Client, query: &str) -> Vec<i64> {
     // In the binary format, a row of one bigint is 2 bytes of count, 4 of length and 8 of value.

@@ -91,15 +91,13 @@ fn minting_meanwhile(
     let done = AtomicBool::new(false);
     let mint = |insert: &str| {
         let mut client = cluster.connect();
-        let insert = format!("{insert} RETURNING id");
         let mut minted = Vec::new();
         while !done.load(Ordering::Relaxed) {
-            for statement in [MINT, &insert] {
-                match client.query(statement, &[]) {
-                    Ok(rows) => minted.extend(rows.iter().map(|row| row.get::<_, i64>(0))),
-                    // Of catalogs that are rewritten.
-                    Err(error) => assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}"),
-                }
+            minted.extend(ids(&mut client, MINT));
+            match client.query(&format!("{insert} RETURNING id"), &[]) {
+                Ok(rows) => minted.extend(rows.iter().map(|row| row.get::<_, i64>(0))),
+                // Of catalogs that are rewritten.
+                Err(error) => assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}"),
             }
         }
         minted
