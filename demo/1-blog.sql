@@ -1,5 +1,8 @@
 -- Shard 5 of sixteen, and the blog's table in it, in the blog's own words
-CREATE EXTENSION insta_ids;
+CREATE SCHEMA ids;
+CREATE EXTENSION insta_ids SCHEMA ids;
+ALTER DATABASE postgres SET search_path = "$user", public, ids;
+\connect
 SELECT insta_ids.init(16);
 SELECT insta_ids.create_shard(5);
 

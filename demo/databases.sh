@@ -42,7 +42,7 @@ each() {
 # Prints which of them lack migrations that the template has.
 lacking() {
     local wanted
-    wanted=$(sql insta_template <<<"SELECT coalesce(array_agg(name), '{}') FROM insta_ids.migration") || return
+    wanted=$(sql insta_template <<<"SELECT coalesce(array_agg(name), '{}') FROM insta_ids_internal.migration") || return
     each -v wanted="$wanted" <<'SQL'
 SELECT unnest(:'wanted'::text[]) EXCEPT SELECT name FROM insta_ids.migration_status WHERE state = 'applied'
 SQL
@@ -63,7 +63,7 @@ SQL
 }
 
 # What is in the shard of a database, a line each: `diff <(objects insta3) <(objects insta4)`.
-objects() { sql "$1" <<<'SELECT jsonb_array_elements(insta_ids.objects_json(shard)) FROM insta_ids.shard'; }
+objects() { sql "$1" <<<'SELECT jsonb_array_elements(insta_ids.objects_json(shard)) FROM insta_ids_internal.shard'; }
 
 # Prints which of them are not like most.
 unlike() {

@@ -160,7 +160,7 @@ def act():
 def found(name):
     """Every row in the shards of a server: the server, its shard, id and user."""
     with server(name) as session:
-        for (shard,) in session.execute("SELECT shard FROM insta_ids.shard").fetchall():
+        for (shard,) in session.execute("SELECT shard FROM insta_ids_internal.shard").fetchall():
             for id, user in session.execute(f"SELECT id, user_id FROM insta{shard}.photos"):
                 yield name, shard, id, user
 

@@ -1,4 +1,5 @@
 -- Coming from elsewhere, and leaving: schemas that run the published function.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- What a function mints, from its source; `reason` says why it is none that mints ids of this layout. An operand is a
 -- constant, or the number of an argument. `native` is one that calls next_id.
@@ -10,9 +11,6 @@ CREATE FUNCTION insta_ids.read_function(
 -- The published function, as a body in PL/pgSQL with an argument OUT result.
 CREATE FUNCTION insta_ids.write_function(layout @extschema@.id_layout, shard text, sequence text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'write_function_wrapper';
-
-CREATE FUNCTION insta_ids.lock_sequence(sequence oid) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_sequence_wrapper';
 
 -- What mints in a schema
 
@@ -50,9 +48,11 @@ CREATE FUNCTION insta_ids.minting_functions(schema regnamespace)
         function regprocedure, shard integer, shard_argument integer, sequence regclass, sequence_argument integer,
         native boolean, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- By it PostgreSQL writes literals of what is stored.
+    SET standard_conforming_strings = on
 AS $$
 DECLARE
-    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
     minting CONSTANT oid[] := insta_ids.id_functions();
     candidate record;
     found record;
@@ -67,8 +67,8 @@ BEGIN
                    -- Where pg_catalog is not named, it comes first; and of pg_temp, no functions are called.
                    WHEN EXISTS (
                        SELECT FROM unnest(p.proconfig) c
-                       WHERE c ~* '^search_path=.*,\s*"?pg_catalog"?\s*(,|$)'
-                           AND c !~* '^search_path=\s*("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)')
+                       WHERE c ~* $re$^search_path=.*,\s*"?pg_catalog"?\s*(,|$)$re$
+                           AND c !~* $re$^search_path=\s*("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$)
                    THEN 'Its search_path has another schema before pg_catalog, whose functions it may call.'
                END AS reason
         FROM pg_proc p
@@ -200,8 +200,8 @@ CREATE FUNCTION insta_ids.await_clock(past timestamptz) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
-    until CONSTANT timestamptz := @extschema@.id_time(@extschema@.id_max(past, layout) + 1, layout);
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    until CONSTANT timestamptz := insta_ids_internal.id_time(insta_ids_internal.id_max(past, layout) + 1, layout);
     ahead interval;
 BEGIN
     LOOP
@@ -213,7 +213,8 @@ BEGIN
                 MESSAGE = format('clock is %s behind the newest id', ahead),
                 HINT = 'Call again when the clock has come there.';
         END IF;
-        PERFORM pg_sleep(extract(epoch FROM ahead));
+        -- Looked at again soon, as the clock may be set meanwhile.
+        PERFORM insta_ids_internal.wait_ms(least(100, ceil(extract(epoch FROM ahead) * 1000))::integer);
     END LOOP;
 END
 $$;
@@ -226,7 +227,7 @@ CREATE FUNCTION insta_ids.quoted_list(value text) RETURNS text
         SELECT pg_catalog.string_agg(
             pg_catalog.quote_literal(coalesce(pg_catalog.replace(n.name[1], '""', '"'), pg_catalog.lower(n.name[2]))), ', '
             ORDER BY n.place)
-        FROM pg_catalog.regexp_matches(value, '"((?:[^"]|"")*)"|([^\s,]+)', 'g') WITH ORDINALITY n (name, place)), '''''');
+        FROM pg_catalog.regexp_matches(value, $re$"((?:[^"]|"")*)"|([^\s,]+)$re$, 'g') WITH ORDINALITY n (name, place)), '''''');
 
 -- Gives a function another body. What else is known of it stays: its arguments, owner and privileges, and its settings
 -- where they mean something to this body.
@@ -332,29 +333,24 @@ $$;
 -- Refuses what cannot be adopted. Reads all rows, or the ends of indexes only; the oldest and newest id that it has seen.
 CREATE FUNCTION insta_ids.check_adoption(
         schema regnamespace, shard integer, every_row boolean, OUT oldest bigint, OUT newest bigint)
-    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    tolerance CONSTANT text := current_setting('insta_ids.clock_tolerance');
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    tolerance CONSTANT text := insta_ids_internal.setting('insta_ids.clock_tolerance'::text);
     until CONSTANT timestamptz := clock_timestamp() + tolerance::interval;
     reasons text[] := ARRAY(SELECT r FROM insta_ids.adoption_reasons(schema, shard) r);
     hints text[] := '{}';
     filled record;
     finding insta_ids.finding;
-    ends record;
+    ids record;
 BEGIN
     PERFORM insta_ids.check_schema_name(schema, shard);
     FOR filled IN
-        SELECT f.relation, f."column", CASE WHEN every_row OR c.relkind = 'p' THEN '' ELSE 'ONLY ' END AS only
+        SELECT f.relation, f."column"
         FROM insta_ids.filled_columns(schema) f
         JOIN pg_class c ON c.oid = f.relation
         WHERE CASE WHEN every_row OR c.relispartition THEN NOT f.is_heir ELSE true END
-            AND (every_row OR EXISTS (
-                SELECT FROM pg_index i
-                JOIN pg_class x ON x.oid = i.indexrelid
-                JOIN pg_am b ON b.oid = x.relam AND b.amname = 'btree'
-                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] AND a.attname = f."column"
-                WHERE i.indrelid = f.relation AND i.indpred IS NULL AND i.indisvalid))
     LOOP
         FOR finding IN
             SELECT * FROM insta_ids.check_ids_of(filled.relation, filled."column", shard, until, every_row)
@@ -364,10 +360,9 @@ BEGIN
                 WHEN 'future_ids' THEN format('Wait until none is ahead of the clock by more than %s.', tolerance)
                 ELSE finding.hint END;
         END LOOP;
-        EXECUTE format('SELECT min(%I)::bigint AS oldest, max(%1$I)::bigint AS newest FROM %s%s',
-            filled."column", filled.only, filled.relation) INTO ends;
-        oldest := least(oldest, ends.oldest);
-        newest := greatest(newest, ends.newest);
+        ids := insta_ids_internal.survey_column(filled.relation, filled."column", shard, layout, 0::bigint, every_row);
+        oldest := least(oldest, ids.oldest);
+        newest := greatest(newest, ids.newest);
     END LOOP;
     IF hints <> '{}' THEN
         RAISE EXCEPTION USING
@@ -391,18 +386,18 @@ AS $$
 BEGIN
     PERFORM insta_ids.check_schema_name(schema, shard);
     -- Nobody assigns or offers shards meanwhile.
-    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_placement(shard), insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
     -- Waits for another session that is making it.
-    INSERT INTO insta_ids.shard (shard) VALUES (claim_shard.shard) ON CONFLICT DO NOTHING;
+    INSERT INTO insta_ids_internal.shard (shard) VALUES (claim_shard.shard) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
             MESSAGE = format('shard %s already exists', shard);
     END IF;
     -- Locked, so that nobody replaces meanwhile what is recorded here.
-    INSERT INTO insta_ids.shard_migration (shard, migration)
-    SELECT claim_shard.shard, m.number FROM insta_ids.migration m FOR SHARE;
+    INSERT INTO insta_ids_internal.shard_migration (shard, migration)
+    SELECT claim_shard.shard, m.number FROM insta_ids_internal.migration m FOR SHARE;
 END
 $$;
 
@@ -428,7 +423,7 @@ CREATE FUNCTION insta_ids.adopt(schema regnamespace, shard integer, lock_timeout
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
     layout_argument CONSTANT text := insta_ids.layout_argument(layout);
     state text;
     ids record;
@@ -449,7 +444,7 @@ BEGIN
     EXCEPTION
         WHEN triggered_action_exception THEN NULL;
     END;
-    PERFORM insta_ids.check_future(@extschema@.id_time(ids.newest, layout));
+    PERFORM insta_ids.check_future(insta_ids_internal.id_time(ids.newest, layout));
     PERFORM insta_ids.stop_minting(schema, lock_timeout);
     stopped_at := clock_timestamp();
     IF insta_ids.minting_state(schema) IS DISTINCT FROM state THEN
@@ -459,11 +454,11 @@ BEGIN
             HINT = 'Call again.';
     END IF;
     SELECT * INTO ends FROM insta_ids.check_adoption(schema, shard, false);
-    newest := @extschema@.id_time(greatest(ids.newest, ends.newest), layout);
+    newest := insta_ids_internal.id_time(greatest(ids.newest, ends.newest), layout);
 
     FOR next IN
         SELECT f.function, coalesce(f.shard::text, format('($%s)::integer', f.shard_argument)) AS shard,
-               coalesce(quote_literal(f.sequence), format('($%s)::regclass', f.sequence_argument)) AS sequence,
+               coalesce(quote_literal(f.sequence), format('($%s)', f.sequence_argument)) || '::pg_catalog.regclass' AS sequence,
                -- Else it has none, so that calls of it are those of next_id.
                p.prosecdef OR p.proargtypes[f.sequence_argument - 1] <> 'regclass'::regtype AS has_settings
         FROM insta_ids.minting_functions(schema) f
@@ -471,10 +466,11 @@ BEGIN
         WHERE NOT f.native
     LOOP
         PERFORM insta_ids.rewrite_function(next.function, 'sql',
-            format('RETURN @extschema@.next_id(%s, %s%s)', next.shard, next.sequence, layout_argument),
+            format('RETURN %s.next_id(%s, %s%s)', insta_ids_internal.extension_schema(), next.shard, next.sequence,
+                layout_argument),
             coalesce(next.has_settings, false));
     END LOOP;
-    UPDATE insta_ids.shard s SET created_at = least(now(), @extschema@.id_time(least(ids.oldest, ends.oldest), layout))
+    UPDATE insta_ids_internal.shard s SET created_at = least(now(), insta_ids_internal.id_time(least(ids.oldest, ends.oldest), layout))
     WHERE s.shard = adopt.shard;
     PERFORM insta_ids.make_surface(shard);
     FOR next IN SELECT * FROM insta_ids.minting_columns(ARRAY[shard]) m WHERE m."check" IS NULL LOOP
@@ -484,12 +480,11 @@ BEGIN
     -- Ids begin after all that the function gave out, which may have rounded its milliseconds up. By one id, their time is
     -- set, and written down.
     IF insta_ids.check_future(newest) THEN
-        PERFORM insta_ids.advance_clock(@extschema@.id_time(@extschema@.id_max(newest, layout) + 1, layout));
+        PERFORM insta_ids.advance_clock(insta_ids_internal.id_time(insta_ids_internal.id_max(newest, layout) + 1, layout));
     ELSE
         PERFORM insta_ids.await_clock(greatest(stopped_at + interval '1 ms', newest));
     END IF;
-    EXECUTE format('SELECT @extschema@.next_id($1, $2%s)', layout_argument)
-    USING shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass;
+    PERFORM insta_ids_internal.next_id(shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass, layout);
 END
 $$;
 
@@ -499,6 +494,8 @@ $$;
 CREATE FUNCTION insta_ids.native_defaults(schema regnamespace)
     RETURNS TABLE (relation regclass, "column" name, shard integer, sequence regclass, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- As for minting_functions.
+    SET standard_conforming_strings = on
 AS $$
 BEGIN
     RETURN QUERY
@@ -561,8 +558,8 @@ DECLARE
     ahead interval;
 BEGIN
     -- After a start of the server, the time of ids is not known before the first of them.
-    EXECUTE format('SELECT @extschema@.next_id($1, $2%s)', insta_ids.layout_argument((insta_ids.configured()).layout))
-    USING shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass;
+    PERFORM insta_ids_internal.next_id(
+        shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass, (insta_ids.configured()).layout);
     ahead := (SELECT c.ahead FROM insta_ids.clock() c);
     IF ahead > interval '2 s' THEN
         RAISE EXCEPTION USING
@@ -571,7 +568,7 @@ BEGIN
             DETAIL = 'The published function goes by the clock, and could repeat ids.',
             HINT = 'Call again when the clock has come there.';
     END IF;
-    PERFORM pg_sleep(extract(epoch FROM ahead));
+    PERFORM insta_ids_internal.wait_ms(ceil(extract(epoch FROM ahead) * 1000)::integer);
 END
 $$;
 
@@ -579,7 +576,7 @@ CREATE FUNCTION insta_ids.release(schema regnamespace, lock_timeout text DEFAULT
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
     number integer;
     last_ids timestamptz;
     next record;
@@ -587,8 +584,8 @@ BEGIN
     PERFORM insta_ids.check_isolation('a schema cannot be released'), set_config('lock_timeout', lock_timeout, true);
     -- What another session migrates or releases is waited for.
     SELECT s.shard INTO number
-    FROM insta_ids.shard s
-    WHERE s.shard = (SELECT h.shard FROM insta_ids.shard_schema h WHERE h.oid = release.schema) FOR UPDATE;
+    FROM insta_ids_internal.shard s
+    WHERE s.shard = (SELECT h.shard FROM insta_ids_internal.shard_schema h WHERE h.oid = release.schema) FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -598,7 +595,7 @@ BEGIN
     PERFORM insta_ids.make_surface(number);
     PERFORM insta_ids.await_ids(number);
     PERFORM insta_ids.stop_minting(schema, lock_timeout);
-    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + current_setting('insta_ids.max_ahead_ms')::interval;
+    last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead_ms'::text)::interval;
     PERFORM insta_ids.check_release(schema, number);
 
     FOR next IN
@@ -628,8 +625,8 @@ BEGIN
         EXECUTE format('DROP TRIGGER %I ON %s', next.tgname, next.relation);
     END LOOP;
     PERFORM insta_ids.tell_of_dependents(schema);
-    DELETE FROM insta_ids.shard_migration m WHERE m.shard = number;
-    DELETE FROM insta_ids.shard s WHERE s.shard = number;
+    DELETE FROM insta_ids_internal.shard_migration m WHERE m.shard = number;
+    DELETE FROM insta_ids_internal.shard s WHERE s.shard = number;
 
     -- What the function gives out comes after every id that was minted here.
     PERFORM insta_ids.await_clock(last_ids);
@@ -642,7 +639,7 @@ CREATE FUNCTION insta_ids.tell_of_dependents(schema regnamespace) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    number CONSTANT integer := (SELECT s.shard FROM insta_ids.shard_schema s WHERE s.oid = tell_of_dependents.schema);
+    number CONSTANT integer := (SELECT s.shard FROM insta_ids_internal.shard_schema s WHERE s.oid = tell_of_dependents.schema);
     told record;
 BEGIN
     FOR told IN
@@ -690,3 +687,4 @@ BEGIN
     END LOOP;
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

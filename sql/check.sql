@@ -1,4 +1,5 @@
 -- Checking: what is wrong with shards, or will be. Reads only, and holds no lock on what it has read.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE TYPE insta_ids.finding AS (severity text, code text, object text, detail text, hint text);
 
@@ -15,7 +16,7 @@ BEGIN
     SELECT 'warning', 'unnamed_server', 'insta_ids.node',
            'The map has nodes, and this server does not know which it is: all shards are here.',
            'Set insta_ids.node in postgresql.conf, and restart the server.'
-    WHERE here IS NULL AND EXISTS (SELECT FROM insta_ids.assignment);
+    WHERE here IS NULL AND EXISTS (SELECT FROM insta_ids_internal.assignment);
 
     RETURN QUERY
     SELECT 'warning', 'other_name', 'insta_ids.node',
@@ -26,25 +27,25 @@ BEGIN
     RETURN QUERY
     SELECT 'error', 'unknown_node', quote_ident(a.node), format('The map has shards from %s to %s on it.', a.first, a.last),
            format('Say how to connect to it: SELECT insta_ids.add_node(%L, ''host=...'')', a.node)
-    FROM insta_ids.assignment a WHERE a.node NOT IN (SELECT n.node FROM insta_ids.node n) ORDER BY a.first;
+    FROM insta_ids_internal.assignment a WHERE a.node NOT IN (SELECT n.node FROM insta_ids_internal.node n) ORDER BY a.first;
 
     RETURN QUERY
     SELECT 'error', 'misplaced_shard', quote_ident(s.schema),
            format('It is open to writers here, and the map has shard %s on %s.', s.shard,
                coalesce('node "' || a.node || '"', 'no node')),
            format('If it is written to there: SELECT insta_ids.fence(%s)', s.shard)
-    FROM insta_ids.shard_schema s
-    LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
+    FROM insta_ids_internal.shard_schema s
+    LEFT JOIN insta_ids_internal.assignment a ON s.shard BETWEEN a.first AND a.last
     WHERE here IS NOT NULL AND a.node IS DISTINCT FROM here AND s.oid IS NOT NULL
-        AND EXISTS (SELECT FROM insta_ids.assignment)
-        AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard AND f.is_closed)
+        AND EXISTS (SELECT FROM insta_ids_internal.assignment)
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = s.shard AND f.is_closed)
     ORDER BY s.shard;
 
     RETURN QUERY
     SELECT 'error', 'gap_in_fence', r.relation::text, format('Shard %s is fenced, and this table is not.', f.shard),
            format('SELECT insta_ids.fence(%s)', f.shard)
-    FROM insta_ids.fence f
-    JOIN insta_ids.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
+    FROM insta_ids_internal.fence f
+    JOIN insta_ids_internal.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
     WHERE f.is_closed
         AND EXISTS (
             -- As insta_ids.close_shards left them.
@@ -58,9 +59,16 @@ BEGIN
     ORDER BY f.shard, r.name;
 
     RETURN QUERY
+    SELECT 'error', 'move_in_doubt', m.name::text,
+           format('This server was promoted while shards from %s to %s were moving; they may be open to writers on node "%s".',
+               m.first, m.last, m.to_node), v.next
+    FROM insta_ids_internal.move m JOIN insta_ids.moves v ON v.name = m.name
+    WHERE insta_ids_internal.is_in_doubt(m.shards) ORDER BY m.name;
+
+    RETURN QUERY
     SELECT 'warning', 'old_move', m.name::text,
            format('It is %s since %s, and its slot keeps all WAL on node "%s".', m.step, m.step_at, m.from_node), v.next
-    FROM insta_ids.move m JOIN insta_ids.moves v ON v.name = m.name
+    FROM insta_ids_internal.move m JOIN insta_ids.moves v ON v.name = m.name
     WHERE m.step_at < now() - interval '1 day' ORDER BY m.name;
 END
 $$;
@@ -78,7 +86,7 @@ BEGIN
     SELECT 'error', 'missing_schema', quote_ident(s.schema),
            format('Shard %s has lost its schema.', s.shard),
            format('Restore it, or forget the shard: SELECT insta_ids.drop_shard(%s)', s.shard)
-    FROM insta_ids.shard_schema s WHERE s.oid IS NULL ORDER BY s.shard;
+    FROM insta_ids_internal.shard_schema s WHERE s.oid IS NULL ORDER BY s.shard;
 
     RETURN QUERY
     SELECT 'warning', 'unmanaged_schema', quote_ident(n.nspname),
@@ -93,8 +101,8 @@ BEGIN
     CROSS JOIN LATERAL substr(n.nspname, length(config.prefix) + 1) number
     CROSS JOIN LATERAL (SELECT CASE WHEN number ~ '^[0-9]{1,9}$' THEN number::integer END) s (shard)
     WHERE starts_with(n.nspname, config.prefix) AND number ~ '^[0-9]'
-        AND NOT EXISTS (SELECT FROM insta_ids.shard_schema m WHERE m.oid = n.oid)
-        AND NOT EXISTS (SELECT FROM insta_ids.moved d WHERE d.schema = n.nspname)
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.shard_schema m WHERE m.oid = n.oid)
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.moved d WHERE d.schema = n.nspname)
     ORDER BY length(n.nspname), n.nspname;
 END
 $$;
@@ -113,9 +121,9 @@ BEGIN
            END,
            CASE WHEN s.state = 'failed' THEN 'Mend what it failed with, then: ' ELSE '' END
            || CASE WHEN m.transactional THEN 'CALL insta_ids.migrate()'
-               ELSE format('In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec', m.name) END
+               ELSE format($hint$In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec$hint$, m.name) END
     FROM insta_ids.migration_status s
-    JOIN insta_ids.migration m ON m.number = s.number
+    JOIN insta_ids_internal.migration m ON m.number = s.number
     WHERE s.state <> 'applied'
     GROUP BY s.state, m.number ORDER BY m.number, s.state;
 END
@@ -148,6 +156,8 @@ CREATE FUNCTION insta_ids.objects_of(shards integer[], written_out boolean)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
     -- By how many shards are asked for.
     SET plan_cache_mode = force_custom_plan
+    -- By it PostgreSQL writes literals of what is stored, which are compared with the schema's name.
+    SET standard_conforming_strings = on
 AS $$
 DECLARE
     minting CONSTANT oid[] := insta_ids.id_functions();
@@ -156,7 +166,7 @@ BEGIN
     WITH schemas AS MATERIALIZED (
         SELECT s.shard, s.schema, s.oid, o.own, replace(o.own, '''', '''''') AS own_in_literal,
                insta_ids.literal_of(s.schema) AS literal
-        FROM insta_ids.shard_schema s
+        FROM insta_ids_internal.shard_schema s
         CROSS JOIN LATERAL (SELECT quote_ident(s.schema) || '.') o (own)
         WHERE s.shard = ANY (shards)
     ), relations AS MATERIALIZED (
@@ -220,7 +230,7 @@ BEGIN
                        THEN format('GENERATED ALWAYS AS (%s) %s', pg_get_expr(e.tree, e.adrelid), e.attributes)
                    -- Whether a result has a name makes no difference to who calls it; of what was adopted it may have one.
                    ELSE regexp_replace(pg_get_functiondef(e.oid),
-                       '(, )?OUT ("([^"]|"")+"|\w+) bigint\)\n RETURNS bigint', E')\n RETURNS bigint') END
+                       $re$(, )?OUT ("([^"]|"")+"|\w+) bigint\)\n RETURNS bigint$re$, E')\n RETURNS bigint') END
         FROM expressions e
         CROSS JOIN LATERAL (
             SELECT CASE WHEN NOT written_out AND e.kind <> 'expression' THEN
@@ -262,7 +272,7 @@ BEGIN
             -- One of a foreign key for each partition of what it refers to comes and goes with that.
             FROM pg_constraint k WHERE k.conrelid = r.oid AND k.contype <> 'n' AND k.conparentid = 0
         ) k
-        CROSS JOIN LATERAL (SELECT k.definition LIKE format('CHECK ((%%id\_shard(%%) = %s))', r.shard)) i (is_of_ids)
+        CROSS JOIN LATERAL (SELECT k.definition LIKE format($re$CHECK ((%%id\_shard(%%) = %s))$re$, r.shard)) i (is_of_ids)
         WHERE NOT (i.is_of_ids AND written_out)
         UNION ALL
         SELECT r.shard, 'trigger', r.relname, g.tgname,
@@ -332,8 +342,8 @@ BEGIN
         ) k (columns)
     )
     SELECT o.shard, o.kind, o.relation, o.name::text,
-           CASE WHEN n.definition LIKE '%next\_id%'
-               THEN regexp_replace(n.definition, format('\m(next_ids?)\(%s\M', o.shard), '\1(' || chr(2), 'g')
+           CASE WHEN n.definition LIKE $re$%next\_id%$re$
+               THEN regexp_replace(n.definition, format($re$\m(next_ids?)\(%s\M$re$, o.shard), $re$\1($re$ || chr(2), 'g')
                ELSE n.definition END
     FROM objects o
     JOIN schemas s ON s.shard = o.shard
@@ -343,8 +353,8 @@ BEGIN
     ) r (definition)
     -- Not where a longer name ends like it; to look for that everywhere takes too long.
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN strpos(r.definition, chr(1)) > 0 AND r.definition ~ ('[\w$]' || chr(1))
-            THEN regexp_replace(o.definition, '(?<![\w$])' || regexp_replace(s.own, '(\W)', '\\\1', 'g'), chr(1), 'g')
+        SELECT CASE WHEN strpos(r.definition, chr(1)) > 0 AND r.definition ~ ($re$[\w$]$re$ || chr(1))
+            THEN regexp_replace(o.definition, $re$(?<![\w$])$re$ || regexp_replace(s.own, $re$(\W)$re$, $re$\\\1$re$, 'g'), chr(1), 'g')
             ELSE r.definition END
     ) n (definition);
 END
@@ -359,8 +369,34 @@ CREATE FUNCTION insta_ids.in_shard(words text, schema name, shard integer) RETUR
         pg_catalog.chr(5), insta_ids.literal_of(schema)),
         pg_catalog.chr(2), shard::text);
 
+-- Whether a definition of objects_of carries no code of others: what it names is PostgreSQL's, the extension's or the shard's
+-- own, whose functions it may call where that only stores the call. PostgreSQL writes the schema of all others out.
+CREATE FUNCTION insta_ids_internal.is_plain(definition text, may_call_own boolean) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT own.words !~ $re$[\w$"]\s*\.\s*[[:alpha:]_"]$re$
+        AND (may_call_own OR own.words !~ E'\x01("[^"]*"|[\\w$]+)\\(')
+    FROM insta_ids_internal.extension_schema() e (schema)
+    CROSS JOIN LATERAL pg_catalog.regexp_replace(definition, $re$'([^']|'')*'$re$, '', 'g') literals (removed)
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL
+            THEN pg_catalog.replace(pg_catalog.replace(literals.removed, e.schema || '.next_id', 'next_id'),
+                e.schema || '.id_', 'id_')
+            ELSE literals.removed END
+        FROM pg_catalog.pg_namespace n WHERE pg_catalog.quote_ident(n.nspname) = e.schema
+    ) own (words);
+END;
+
+-- A statement for the owner of what it changes: told to be run as that role, unless that is a superuser. What somebody else's
+-- table has PostgreSQL run, it must not run as who reads this.
+CREATE FUNCTION insta_ids_internal.for_owner(owner oid, statement text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE WHEN (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = owner) THEN statement
+        ELSE pg_catalog.format('As role %s: %s', owner::pg_catalog.regrole, statement) END;
+
 -- The statement that makes an object of a shard as its definition says, if there is one. If it could lose something, or
--- keeps others waiting for as long as the table is large, that is said before it, and a colon.
+-- keeps others waiting for as long as the table is large, that is said before it, and a colon. There is none for what would
+-- carry one shard's code into another.
 CREATE FUNCTION insta_ids.repair_statement(
         difference text, kind text, relation text, name text, definition text, schema name, shard integer)
     RETURNS text
@@ -380,8 +416,13 @@ DECLARE
     is_partitioned CONSTANT boolean := EXISTS (
         SELECT FROM pg_class c WHERE c.oid = to_regclass(owner) AND c.relkind = 'p');
 BEGIN
+    IF difference <> 'extra'
+        AND (kind IN ('function', 'aggregate', 'trigger', 'rule', 'view', 'materialized view')
+            OR NOT insta_ids_internal.is_plain(definition, kind = 'default' OR starts_with(definition, 'FOREIGN KEY ')))
+    THEN
+        RETURN NULL;
     -- What most say of one other shard is not to be said here, too.
-    IF definition ~ ('(?<![\w$])' || regexp_replace(prefix, '(\W)', '\\\1', 'g') || '[0-9]') THEN
+    ELSIF definition ~ ($re$(?<![\w$])$re$ || regexp_replace(prefix, $re$(\W)$re$, $re$\\\1$re$, 'g') || '[0-9]') THEN
         RETURN NULL;
     END IF;
     RETURN CASE difference || ' ' || kind
@@ -389,7 +430,7 @@ BEGIN
             CASE
                 WHEN own ~ ' NOT NULL$' AND own !~ ' (DEFAULT|GENERATED) ' THEN 'If the table has no rows: '
                 -- As for domains, of which this may be one.
-                WHEN own ~ ' (DEFAULT .*\(|GENERATED )' OR starts_with(definition, chr(1))
+                WHEN own ~ $re$ (DEFAULT .*\(|GENERATED )$re$ OR starts_with(definition, chr(1))
                     THEN 'Others wait while the table is rewritten: '
             ELSE '' END || format('%s ADD COLUMN %I %s', alter_table, name, own)
         WHEN 'different column' THEN
@@ -398,8 +439,8 @@ BEGIN
                 CASE WHEN starts_with(definition, chr(1)) THEN '::text' END)
         WHEN 'missing identity' THEN format('%s ALTER COLUMN %I ADD %s', alter_table, name, own)
         WHEN 'different identity' THEN format('%s ALTER COLUMN %I SET %s', alter_table, name,
-            regexp_replace(regexp_replace(own, ' AS IDENTITY \(|\)$', ' ', 'g'),
-                '(INCREMENT|MINVALUE|MAXVALUE|START|CACHE|NO CYCLE|CYCLE)', 'SET \1', 'g'))
+            regexp_replace(regexp_replace(own, $re$ AS IDENTITY \(|\)\Z$re$, ' ', 'g'),
+                '(INCREMENT|MINVALUE|MAXVALUE|START|CACHE|NO CYCLE|CYCLE)', $re$SET \1$re$, 'g'))
         WHEN 'extra identity' THEN format('If it is not needed: %s ALTER COLUMN %I DROP IDENTITY', alter_table, name)
         WHEN 'extra expression' THEN format('If it is not needed: %s ALTER COLUMN %I DROP EXPRESSION', alter_table, name)
         WHEN 'missing attribute' THEN format('ALTER TYPE %s ADD ATTRIBUTE %I %s', owner, name, own)
@@ -417,11 +458,6 @@ BEGIN
             while_others_wait || format('%s DROP CONSTRAINT %I, ADD CONSTRAINT %2$I %s', alter_table, name, own)
         WHEN 'extra constraint' THEN format('If it is not needed: %s DROP CONSTRAINT %I', alter_table, name)
         WHEN 'extra column' THEN format('If it is not needed: %s DROP COLUMN %I', alter_table, name)
-        -- One that is disabled is not made so by one statement.
-        WHEN 'missing trigger' THEN CASE WHEN own !~ ' \([A-Z]\)$' THEN own END
-        WHEN 'missing view' THEN format('CREATE VIEW %s %s', object, own)
-        WHEN 'different view' THEN format('CREATE OR REPLACE VIEW %s %s', object, own)
-        WHEN 'missing materialized view' THEN format('CREATE MATERIALIZED VIEW %s %s', object, own)
         WHEN 'missing sequence' THEN format('CREATE SEQUENCE %s %s', object, own)
         WHEN 'different sequence' THEN format('ALTER SEQUENCE %s %s', object, own)
         ELSE CASE
@@ -429,7 +465,7 @@ BEGIN
             WHEN difference = 'extra' THEN format('If it is not needed: DROP %s %s',
                 CASE WHEN kind IN ('function', 'aggregate') THEN 'ROUTINE' ELSE upper(kind) END,
                 CASE WHEN kind IN ('trigger', 'policy', 'rule') THEN format('%I ON %s', name, owner) ELSE object END)
-            WHEN kind = 'function' OR difference = 'missing' AND kind IN ('rule', 'statistics') THEN own
+            WHEN difference = 'missing' AND kind = 'statistics' THEN own
         END
     END;
 END
@@ -440,6 +476,8 @@ CREATE FUNCTION insta_ids.check_references(shards integer[])
     RETURNS TABLE (shard integer, severity text, code text, object text, detail text, hint text)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
     SET plan_cache_mode = force_custom_plan
+    -- As in objects_of.
+    SET standard_conforming_strings = on
 AS $$
 DECLARE
     minting CONSTANT oid[] := insta_ids.id_functions();
@@ -448,20 +486,20 @@ BEGIN
     RETURN QUERY
     SELECT m.shard, 'warning', 'missing_check', format('%s.%I', m.relation, m."column"),
            'next_id fills it, and nothing keeps ids of other shards out.',
-           format('ALTER TABLE %s ADD CHECK (%s) NOT VALID', m.relation, m.expression)
-    FROM insta_ids.minting_columns(shards) m WHERE m."check" IS NULL;
+           insta_ids_internal.for_owner(c.relowner, format('ALTER TABLE %s ADD CHECK (%s) NOT VALID', m.relation, m.expression))
+    FROM insta_ids.minting_columns(shards) m JOIN pg_class c ON c.oid = m.relation WHERE m."check" IS NULL;
 
     RETURN QUERY
     WITH users AS MATERIALIZED (
         SELECT s.shard, s.schema, s.oid AS namespace, 'default' AS kind, 'pg_attrdef'::regclass AS classid, d.oid,
                c.oid::regclass AS relation, a.attname, d.adbin AS tree
-        FROM insta_ids.shard_schema s
+        FROM insta_ids_internal.shard_schema s
         JOIN pg_class c ON s.shard = ANY (shards) AND c.relnamespace = s.oid
         JOIN pg_attrdef d ON d.adrelid = c.oid
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
         UNION ALL
         SELECT s.shard, s.schema, s.oid, 'function', 'pg_proc'::regclass, p.oid, NULL, NULL, p.prosqlbody
-        FROM insta_ids.shard_schema s
+        FROM insta_ids_internal.shard_schema s
         JOIN pg_proc p ON s.shard = ANY (shards) AND p.pronamespace = s.oid AND p.prokind <> 'a'
     ), uses AS (
         SELECT u.*, p.oid = ANY (minting) AS mints, p.prosrc, p.proargtypes, d.refclassid, d.refobjid,
@@ -478,8 +516,8 @@ BEGIN
         UNION ALL
         SELECT u.*, format('It uses %s, which is not of this shard.', pg_describe_object(u.refclassid, u.refobjid, 0)),
                -- The schema before its name.
-               format('%s\.(?=%s)', regexp_replace(quote_ident(n.nspname), '(\W)', '\\\1', 'g'),
-                   regexp_replace(quote_ident(u.used), '(\W)', '\\\1', 'g')),
+               format($re$%s\.(?=%s)$re$, regexp_replace(quote_ident(n.nspname), $re$(\W)$re$, $re$\\\1$re$, 'g'),
+                   regexp_replace(quote_ident(u.used), $re$(\W)$re$, $re$\\\1$re$, 'g')),
                NOT EXISTS (
                    -- Not the function itself, which would call itself without end.
                    SELECT FROM pg_proc p
@@ -504,22 +542,24 @@ BEGIN
            CASE w.kind WHEN 'default' THEN format('%s.%I', w.relation, w.attname) ELSE w.oid::regprocedure::text END,
            w.detail,
            CASE
-               WHEN w.is_lacking THEN format('Use what is in schema %I.', w.schema)
-               WHEN w.kind = 'default'
-                   THEN format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s', w.relation, w.attname, o.own)
-               ELSE o.own
+               WHEN w.kind = 'default' AND NOT w.is_lacking
+                   AND insta_ids_internal.is_plain(replace(o.own, quote_ident(w.schema) || '.', ''), true)
+               THEN insta_ids_internal.for_owner(c.relowner,
+                   format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s', w.relation, w.attname, o.own))
+               ELSE format('Use what is in schema %I.', w.schema)
            END
     FROM wrong w
+    LEFT JOIN pg_class c ON c.oid = w.relation
     CROSS JOIN LATERAL (
-        SELECT CASE w.kind WHEN 'function' THEN pg_get_functiondef(w.oid)
-            ELSE (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE d.oid = w.oid) END
+        SELECT CASE w.kind WHEN 'default'
+            THEN (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE d.oid = w.oid) ELSE '' END
     ) e (text)
-    CROSS JOIN LATERAL (SELECT replace(quote_ident(w.schema), '\', '\\') || '.' AS plain) s
+    CROSS JOIN LATERAL (SELECT replace(quote_ident(w.schema), $re$\$re$, $re$\\$re$) || '.' AS plain) s
     CROSS JOIN LATERAL regexp_replace(
         -- In a literal, quotes are doubled.
         coalesce(regexp_replace(regexp_replace(e.text, w.schemas, s.plain, 'g'),
-            replace(w.schemas, '\''', '\''\'''), replace(s.plain, '''', ''''''), 'g'), e.text),
-        '\m(next_ids?)\(\d+', format('\1(%s', w.shard), 'g') o (own)
+            replace(w.schemas, $re$\'$re$, $re$\'\'$re$), replace(s.plain, '''', ''''''), 'g'), e.text),
+        $re$\m(next_ids?)\(\d+$re$, format($re$\1(%s$re$, w.shard), 'g') o (own)
     ORDER BY w.shard, w.relation, w.oid;
 END
 $$;
@@ -531,7 +571,7 @@ BEGIN ATOMIC
     SELECT 'notice', 'not_read', pg_catalog.left(unread[1], pg_catalog.strpos(unread[1], ': ') - 1),
            pg_catalog.format('%s could not be read: %s. The first with: %s.', what, pg_catalog.cardinality(unread),
                pg_catalog.substr(unread[1], pg_catalog.strpos(unread[1], ': ') + 2)),
-           'Check again when nobody locks or changes what is in it, as a role that may read it.'
+           'Check again when nobody locks or changes what is in it, as a member of the role that owns it.'
     WHERE pg_catalog.cardinality(unread) > 0;
 END;
 
@@ -545,7 +585,7 @@ CREATE FUNCTION insta_ids.read_parts(shards integer[], query text)
 AS $$
 DECLARE
     -- About 8000 tables and views at a time, and then their cached definitions are given back.
-    at_once CONSTANT integer := 1 + 8000 * (SELECT count(*) FROM insta_ids.shard)
+    at_once CONSTANT integer := 1 + 8000 * (SELECT count(*) FROM insta_ids_internal.shard)
         / (1 + (SELECT count(*) FROM pg_class c WHERE c.relkind IN ('r', 'p', 'v', 'm')));
     size integer := at_once;
     place integer := 1;
@@ -592,7 +632,7 @@ BEGIN
     RETURN QUERY
     WITH shards AS (
         SELECT f.shard, f.fingerprint,
-               coalesce((SELECT array_agg(m.migration ORDER BY m.migration) FROM insta_ids.shard_migration m
+               coalesce((SELECT array_agg(m.migration ORDER BY m.migration) FROM insta_ids_internal.shard_migration m
                          WHERE m.shard = f.shard AND m.message IS NULL), '{}') AS applied
         FROM unnest(shards, fingerprints) f (shard, fingerprint)
     ), classes AS MATERIALIZED (
@@ -646,13 +686,16 @@ BEGIN
            coalesce(
                -- As in most, not in the first of many that all differ.
                CASE WHEN d.difference <> 'different' OR 2 * d.weight > d.total THEN
-                   insta_ids.repair_statement(d.difference, d.kind, d.relation, d.name,
-                       d.elsewhere || CASE WHEN d.difference = 'missing' THEN coalesce(d.besides, '') ELSE '' END,
-                       s.schema, s.shard)
+                   insta_ids_internal.for_owner(
+                       coalesce((SELECT c.relowner FROM pg_class c WHERE c.relnamespace = s.oid
+                            AND c.relname = coalesce(d.relation, d.name)), (SELECT n.nspowner FROM pg_namespace n WHERE n.oid = s.oid)),
+                       insta_ids.repair_statement(d.difference, d.kind, d.relation, d.name,
+                           d.elsewhere || CASE WHEN d.difference = 'missing' THEN coalesce(d.besides, '') ELSE '' END,
+                           s.schema, s.shard))
                END,
                'Make it as in the other shards; pg_dump --schema-only shows how it is there.')
     FROM differences d
-    JOIN insta_ids.shard_schema s ON s.shard = ANY (d.members)
+    JOIN insta_ids_internal.shard_schema s ON s.shard = ANY (d.members)
     -- What is of a table or column that is missing itself, or should be, goes without saying.
     WHERE NOT EXISTS (
         SELECT FROM differences t
@@ -669,7 +712,7 @@ CREATE FUNCTION insta_ids.check_objects() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    shards CONSTANT integer[] := ARRAY(SELECT s.shard FROM insta_ids.shard_schema s WHERE s.oid IS NOT NULL ORDER BY 1);
+    shards CONSTANT integer[] := ARRAY(SELECT s.shard FROM insta_ids_internal.shard_schema s WHERE s.oid IS NOT NULL ORDER BY 1);
     -- One number for all that is in a shard: shards that are equal have the same.
     fingerprints CONSTANT text := $query$
         SELECT ARRAY[s.shard, bit_xor(hashtextextended(
@@ -708,7 +751,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT s.shard, c.oid::regclass
-    FROM insta_ids.shard_schema s
+    FROM insta_ids_internal.shard_schema s
     JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p')
     WHERE s.shard = ANY (shards)
         AND (c.relreplident = 'n'
@@ -728,8 +771,8 @@ BEGIN
     RETURN QUERY
     SELECT 'warning', 'no_replica_identity', t.relation::text,
            'It has no primary key, or the index chosen for it is gone: its rows cannot be told apart when the shard moves.',
-           'Add a primary key, or: ' || format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation)
-    FROM insta_ids.unidentified_tables(ARRAY(SELECT s.shard FROM insta_ids.shard s)) t;
+           'Add a primary key, or: ' || insta_ids_internal.for_owner(c.relowner, format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation))
+    FROM insta_ids.unidentified_tables(ARRAY(SELECT s.shard FROM insta_ids_internal.shard s)) t JOIN pg_class c ON c.oid = t.relation;
 
     RETURN QUERY
     SELECT 'warning', 'invalid_index', i.indexrelid::regclass::text,
@@ -737,7 +780,7 @@ BEGIN
            format(CASE WHEN c.relkind = 'I' THEN 'Attach an index of each partition to it, or: DROP INDEX %s'
                    WHEN c.relname ~ '_cc(new|old)[0-9]*$' THEN 'DROP INDEX CONCURRENTLY %s'
                    ELSE 'REINDEX INDEX CONCURRENTLY %s' END, i.indexrelid::regclass)
-    FROM insta_ids.shard_schema s
+    FROM insta_ids_internal.shard_schema s
     JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('i', 'I')
     JOIN pg_index i ON i.indexrelid = c.oid AND NOT i.indisvalid
     -- One that is being made now, under this lock, is not valid yet.
@@ -750,8 +793,8 @@ BEGIN
     RETURN QUERY
     SELECT 'warning', 'unvalidated_constraint', format('%s.%I', k.conrelid::regclass, k.conname),
            'Rows that were there before it may violate it.',
-           format('ALTER TABLE %s VALIDATE CONSTRAINT %I', k.conrelid::regclass, k.conname)
-    FROM insta_ids.shard_schema s
+           insta_ids_internal.for_owner(c.relowner, format('ALTER TABLE %s VALIDATE CONSTRAINT %I', k.conrelid::regclass, k.conname))
+    FROM insta_ids_internal.shard_schema s
     JOIN pg_class c ON c.relnamespace = s.oid AND NOT c.relispartition
     JOIN pg_constraint k ON k.conrelid = c.oid AND NOT k.convalidated AND k.coninhcount = 0
     ORDER BY s.shard, c.relname, k.conname;
@@ -785,14 +828,14 @@ BEGIN
     )
     SELECT DISTINCT s.shard, c.oid
     FROM users u
-    JOIN insta_ids.shard_schema s ON s.oid = u.schema
+    JOIN insta_ids_internal.shard_schema s ON s.oid = u.schema
     JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.oid AND d.refclassid = 'pg_class'::regclass
     JOIN pg_class c ON c.oid = d.refobjid AND c.relkind = 'S';
 END
 $$;
 
--- The last values of sequences, NULL of those that may not be read. No lock is held afterwards: each part is read in a
--- subtransaction that is rolled back.
+-- The last values of sequences, NULL of those that may not be read. No lock is held afterwards: each part is
+-- read in a subtransaction that is rolled back.
 CREATE FUNCTION insta_ids.last_values(sequences oid[]) RETURNS TABLE (sequence oid, last_value bigint)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
@@ -810,9 +853,7 @@ BEGIN
     LOOP
         last_values := NULL;
         BEGIN
-            EXECUTE (
-                SELECT 'SELECT ARRAY[' || string_agg(format('(SELECT s.last_value FROM %s s)', s::regclass), ', ') || ']'
-                FROM unnest(part) s) INTO last_values;
+            last_values := ARRAY(SELECT insta_ids_internal.last_value(s) FROM unnest(part) WITH ORDINALITY p (s, place) ORDER BY place);
             RAISE triggered_action_exception;
         EXCEPTION
             WHEN OTHERS THEN NULL;
@@ -833,7 +874,7 @@ BEGIN
     RETURN QUERY
     WITH sequences AS MATERIALIZED (
         SELECT i.sequence, min(h.created_at) AS created_at, array_agg(i.shard ORDER BY i.shard) AS shards
-        FROM insta_ids.id_sequences() i JOIN insta_ids.shard h ON h.shard = i.shard GROUP BY i.sequence
+        FROM insta_ids.id_sequences() i JOIN insta_ids_internal.shard h ON h.shard = i.shard GROUP BY i.sequence
     )
     SELECT i.sequence, i.sequence::regclass::text, i.shards, u.used, a.available,
            CASE WHEN u.used > 0 AND r.seconds < 1e11 THEN now() + make_interval(secs => r.seconds::float8) END
@@ -862,7 +903,7 @@ CREATE FUNCTION insta_ids.server_budget()
 AS $$
 DECLARE
     config insta_ids.config := insta_ids.configured();
-    last_instant CONSTANT timestamptz := @extschema@.id_time(9223372036854775807, config.layout);
+    last_instant CONSTANT timestamptz := insta_ids_internal.id_time(9223372036854775807, config.layout);
     locks CONSTANT bigint := insta_ids.lock_capacity();
 BEGIN
     RETURN QUERY
@@ -875,17 +916,17 @@ BEGIN
     RETURN QUERY
     SELECT 'locks of migrate', s.schema::text, 50 * c.relations::numeric, locks::numeric, NULL::timestamptz
     FROM (SELECT c.relnamespace, count(*) AS relations FROM pg_class c GROUP BY 1) c
-    JOIN insta_ids.shard_schema s ON s.oid = c.relnamespace
+    JOIN insta_ids_internal.shard_schema s ON s.oid = c.relnamespace
     ORDER BY c.relations DESC, s.shard LIMIT 1;
 
     RETURN QUERY
     SELECT 'memory of a session that visits all shards', NULL, 12000 * count(*)::numeric, NULL::numeric, NULL::timestamptz
-    FROM insta_ids.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f');
+    FROM insta_ids_internal.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f');
 
     RETURN QUERY
     SELECT 'milliseconds of the layout', config.layout::text,
            round(1000 * extract(epoch FROM now() - epoch)), round(1000 * extract(epoch FROM last_instant - epoch)), last_instant
-    FROM @extschema@.id_time(0::bigint, config.layout) epoch;
+    FROM insta_ids_internal.id_time(0::bigint, config.layout) epoch;
 END
 $$;
 
@@ -932,64 +973,74 @@ $$;
 
 -- Ids
 
+-- Of the ids in a column, also in the table's children if every row is read or the table is partitioned: as
+-- insta_ids_internal.survey_ids, of which this is the sum.
+CREATE FUNCTION insta_ids_internal.survey_column(
+        relation oid, "column" name, shard integer, layout @extschema@.id_layout, beyond bigint, every_row boolean,
+        OUT ids bigint, OUT oldest bigint, OUT newest bigint, OUT negative bigint, OUT a_negative bigint,
+        OUT strange bigint, OUT a_strange bigint, OUT future bigint, OUT newest_future bigint)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    WITH RECURSIVE tree AS (
+        SELECT c.oid, every_row OR c.relkind = 'p' AS has_children FROM pg_class c WHERE c.oid = relation
+        UNION
+        SELECT c.oid, true
+        FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
+        -- Nobody reads temporary tables of other sessions.
+        WHERE t.has_children AND (c.relpersistence <> 't' OR c.relnamespace = pg_my_temp_schema())
+    )
+    SELECT sum(s.ids), min(s.oldest), max(s.newest), sum(s.negative), max(s.a_negative), sum(s.strange), min(s.a_strange),
+           sum(s.future), max(s.newest_future)
+    INTO ids, oldest, newest, negative, a_negative, strange, a_strange, future, newest_future
+    FROM tree t
+    CROSS JOIN LATERAL insta_ids_internal.survey_ids(t.oid, "column"::text, shard, layout, beyond, every_row) s;
+END
+$$;
+
 -- Of the ids in a column: those of other shards, of the future and of no time at all. Of all rows, or of the oldest and
--- newest only. `until` is a time that ids have not reached.
+-- newest only, where an index tells which these are. `until` is a time that ids have not reached. The caller must be a member
+-- of the role that owns the table.
 CREATE FUNCTION insta_ids.check_ids_of(
         relation regclass, "column" name, shard integer, until timestamptz, every_row boolean)
     RETURNS SETOF insta_ids.finding
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT @extschema@.id_layout := (insta_ids.configured()).layout;
-    -- Heirs may lack the index.
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    first_beyond CONSTANT bigint := insta_ids_internal.id_min(until, layout);
+    what CONSTANT text := CASE WHEN every_row THEN 'ids' ELSE 'ids at the ends of its index' END;
+    found CONSTANT record := insta_ids_internal.survey_column(relation, "column", shard, layout, first_beyond, every_row);
+    object CONSTANT text := format('%s.%I', relation, "column");
+    owner CONSTANT oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = relation);
+    -- Children may lack the index.
     source CONSTANT text := CASE
         WHEN every_row OR (SELECT c.relkind FROM pg_class c WHERE c.oid = relation) = 'p' THEN '' ELSE 'ONLY ' END || relation;
-    object CONSTANT text := format('%s.%I', relation, "column");
-    first_beyond CONSTANT bigint := @extschema@.id_min(until, layout);
-    what CONSTANT text := CASE WHEN every_row THEN 'ids' ELSE 'ids at the ends of its index' END;
-    own text;
-    found record;
 BEGIN
-    -- One that was dropped has no name.
-    IF relation::text ~ '^[0-9]+$' THEN
-        RETURN;
-    END IF;
-    own := format('@extschema@.id_shard(id, %L)', layout);
-    EXECUTE format($query$
-        WITH ids (id) AS (%1$s)
-        SELECT count(*) AS ids,
-               count(*) FILTER (WHERE id < 0) AS negative, max(id) FILTER (WHERE id < 0) AS a_negative,
-               count(*) FILTER (WHERE id >= 0 AND %2$s <> %3$s) AS strange,
-               min(id) FILTER (WHERE id >= 0 AND %2$s <> %3$s) AS a_strange,
-               count(*) FILTER (WHERE id >= %4$s AND %2$s = %3$s) AS future,
-               max(id) FILTER (WHERE id >= %4$s AND %2$s = %3$s) AS newest
-        FROM ids $query$,
-        format(CASE WHEN every_row THEN 'SELECT %I::bigint FROM %s WHERE %1$I IS NOT NULL'
-            ELSE '(SELECT %I::bigint FROM %s WHERE %1$I IS NOT NULL ORDER BY %1$I LIMIT 1) UNION ALL'
-                || ' (SELECT %1$I::bigint FROM %2$s WHERE %1$I IS NOT NULL ORDER BY %1$I DESC LIMIT 1)' END,
-            "column", source),
-        own, shard, first_beyond) INTO found;
     IF found.negative > 0 THEN
         RETURN NEXT ROW('error', 'negative_ids', object,
             format('Of %s %s, %s are negative, as %s is.', found.ids, what, found.negative, found.a_negative),
-            format('Give them new ids: UPDATE %s SET %I = DEFAULT WHERE %2$I < 0', source, "column"))::insta_ids.finding;
+            'Give them new ids: ' || insta_ids_internal.for_owner(owner,
+                format('UPDATE %s SET %I = DEFAULT WHERE %2$I < 0', source, "column")))::insta_ids.finding;
     END IF;
     IF found.strange > 0 THEN
         RETURN NEXT ROW('error', 'foreign_ids', object,
             format('Of %s %s, %s are of other shards, as %s is, of shard %s.', found.ids, what, found.strange,
-                found.a_strange, @extschema@.id_shard(found.a_strange, layout)),
-            format('Move them to their shards, or give them new ids: UPDATE %s SET %I = DEFAULT WHERE %s <> %s',
-                source, "column", replace(own, '(id,', format('(%I,', "column")), shard))::insta_ids.finding;
+                found.a_strange, insta_ids_internal.id_shard(found.a_strange, layout)),
+            'Move them to their shards, or give them new ids: ' || insta_ids_internal.for_owner(owner,
+                format('UPDATE %1$s SET %2$I = DEFAULT WHERE %3$s.id_shard(%2$I%4$s) <> %5$s', source, "column",
+                    insta_ids_internal.extension_schema(), insta_ids.layout_argument(layout), shard)))::insta_ids.finding;
     END IF;
     IF found.future > 0 THEN
         RETURN NEXT ROW('error', 'future_ids', object,
             format('Of %s %s, %s are of the future, to %s; they can be minted again when that time comes.',
-                found.ids, what, found.future, @extschema@.id_time(found.newest, layout)),
-            CASE WHEN @extschema@.id_time(found.newest, layout) + interval '2 s'
+                found.ids, what, found.future, insta_ids_internal.id_time(found.newest_future, layout)),
+            CASE WHEN insta_ids_internal.id_time(found.newest_future, layout) + interval '2 s'
                     < clock_timestamp() + current_setting('insta_ids.clock_tolerance')::interval
                 THEN format('As a superuser: SELECT insta_ids.advance_clock(%L)',
-                    @extschema@.id_time(found.newest, layout) + interval '2 s')
-                ELSE format('Give them new ids: UPDATE %s SET %I = DEFAULT WHERE %2$I >= %s', source, "column", first_beyond)
+                    insta_ids_internal.id_time(found.newest_future, layout) + interval '2 s')
+                ELSE 'Give them new ids: ' || insta_ids_internal.for_owner(owner,
+                    format('UPDATE %s SET %I = DEFAULT WHERE %2$I >= %s', source, "column", first_beyond))
             END)::insta_ids.finding;
     END IF;
 END
@@ -1008,46 +1059,31 @@ EXCEPTION
 END
 $$;
 
--- The oldest and newest id of 200 columns, by chance. Reading them is rolled back, too, so that no lock is held.
+-- The oldest and newest id of 200 columns, by chance.
 CREATE FUNCTION insta_ids.check_ids() RETURNS SETOF insta_ids.finding
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     until CONSTANT timestamptz := insta_ids.time_not_reached();
     sample CONSTANT integer := 200;
     shards CONSTANT integer[] := ARRAY(
-        SELECT s.shard FROM insta_ids.shard_schema s WHERE s.oid IS NOT NULL ORDER BY random() LIMIT sample);
-    -- Without an index, its ends cannot be found.
+        SELECT s.shard FROM insta_ids_internal.shard_schema s WHERE s.oid IS NOT NULL ORDER BY random() LIMIT sample);
     columns CONSTANT text := $query$
         SELECT ARRAY[m.relation::oid::text, m."column", m.shard::text]
         FROM insta_ids.minting_columns($1) m
-        JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-        JOIN pg_attribute a ON a.attrelid = m.relation AND a.attname = m."column"
-        WHERE EXISTS (
-            SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-            JOIN pg_am b ON b.oid = x.relam AND b.amname = 'btree'
-            WHERE i.indrelid = m.relation AND i.indkey[0] = a.attnum AND i.indpred IS NULL AND i.indisvalid) $query$;
+        JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition $query$;
     minting record;
-    findings insta_ids.finding[];
     unread text[] := '{}';
 BEGIN
     FOR minting IN
         SELECT p.line[1]::oid::regclass AS relation, p.line[2]::name AS "column", p.line[3]::integer AS shard
         FROM insta_ids.read_parts(shards, columns) p WHERE p.line IS NOT NULL ORDER BY random() LIMIT sample
     LOOP
-        findings := NULL;
         BEGIN
-            findings := ARRAY(
-                SELECT f FROM insta_ids.check_ids_of(minting.relation, minting."column", minting.shard, until, false) f);
-            RAISE triggered_action_exception;
-        EXCEPTION
-            -- Also of what its owner has made to be run when it is read.
-            WHEN OTHERS THEN
-                IF findings IS NULL THEN
-                    unread := unread || format('%s: %s', minting.relation, SQLERRM);
-                END IF;
+            RETURN QUERY SELECT * FROM insta_ids.check_ids_of(minting.relation, minting."column", minting.shard, until, false);
+        EXCEPTION WHEN OTHERS THEN
+            unread := unread || format('%s: %s', minting.relation, SQLERRM);
         END;
-        RETURN QUERY SELECT f.* FROM unnest(findings) f;
     END LOOP;
     RETURN QUERY SELECT f.* FROM insta_ids.not_read('Tables whose ids', unread) f;
 END
@@ -1055,20 +1091,28 @@ $$;
 
 -- The server
 
--- Whether a version comes before another one; NULL if one is no number.
-CREATE FUNCTION insta_ids.is_older(version text, other text) RETURNS boolean
-    IMMUTABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
-RETURN CASE
-    WHEN version ~ '^\d{1,8}(\.\d{1,8})*$' AND other ~ '^\d{1,8}(\.\d{1,8})*$'
-    THEN string_to_array(version, '.')::integer[] < string_to_array(other, '.')::integer[]
-END;
+-- What Citus knows of its nodes, NULL without Citus: the group of this one, which is 0 on the coordinator, and how many
+-- workers take writes.
+CREATE FUNCTION insta_ids_internal.citus(OUT own_group integer, OUT writing_workers bigint)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF num_nulls(to_regclass('pg_catalog.pg_dist_local_group'), to_regclass('pg_catalog.pg_dist_node')) = 0 THEN
+        EXECUTE $query$
+            SELECT (SELECT g.groupid FROM pg_catalog.pg_dist_local_group g),
+                   (SELECT count(*) FROM pg_catalog.pg_dist_node n
+                    WHERE n.groupid <> 0 AND n.isactive AND n.hasmetadata AND n.noderole::text = 'primary') $query$
+        INTO own_group, writing_workers;
+    END IF;
+END
+$$;
 
 CREATE FUNCTION insta_ids.check_server() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
-    library text;
+    library CONSTANT text := insta_ids.library_version();
     installed text;
     hint text;
 BEGIN
@@ -1080,8 +1124,23 @@ BEGIN
             RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM), hint)::insta_ids.finding;
     END;
 
+    RETURN QUERY
+    SELECT 'warning', 'open_schema', insta_ids_internal.extension_schema(),
+           format('The extension is in this schema, and other roles may create functions in it: %s.', c.roles),
+           format('REVOKE CREATE ON SCHEMA %s FROM %s, or let a superuser own it: who creates a function there can have it'
+               || ' taken for one of the extension.', insta_ids_internal.extension_schema(), c.roles)
+    FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+    CROSS JOIN LATERAL insta_ids_internal.creators(n.nspname) c (roles)
+    WHERE e.extname = 'insta_ids' AND c.roles IS NOT NULL;
+
     BEGIN
         PERFORM insta_ids.check_writer();
+        RETURN QUERY
+        SELECT 'error', 'citus_without_writer_slot', 'insta_ids.writer_slot',
+               format('It is 0/1, and Citus has workers that take writes: %s. Two nodes can mint the same id.', c.writing_workers),
+               'Set another insta_ids.writer_slot in postgresql.conf on each node, restart it, and take it: '
+                   || 'SELECT insta_ids.take_writer_slot(...)'
+        FROM insta_ids_internal.citus() c WHERE c.writing_workers > 0 AND insta_ids.writer_slot() = '0/1';
     EXCEPTION
         WHEN object_not_in_prerequisite_state THEN
             RETURN NEXT ROW('error', 'writer_slot', 'insta_ids.writer_slot', format('No id can be minted here: %s.', SQLERRM),
@@ -1089,12 +1148,6 @@ BEGIN
                 )::insta_ids.finding;
     END;
 
-    BEGIN
-        library := insta_ids.library_version();
-    EXCEPTION
-        WHEN undefined_function THEN
-            library := NULL;
-    END;
     BEGIN
         installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
     EXCEPTION
@@ -1105,16 +1158,19 @@ BEGIN
     RETURN QUERY
     SELECT 'warning', 'old_library', 'insta_ids',
            format('The library that this session runs is of version %s, and version %s is installed.',
-               coalesce(library, 'before 0.9.0'),
-               CASE WHEN insta_ids.is_older(extension, installed) THEN installed ELSE extension END),
+               library, CASE WHEN insta_ids.is_older(extension, installed) THEN installed ELSE extension END),
            'Install the newest version, and restart the server.'
-    WHERE library IS NULL OR insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
+    WHERE insta_ids.is_older(library, extension) OR insta_ids.is_older(library, installed);
     RETURN QUERY
     SELECT 'warning', 'old_extension', 'insta_ids',
            format('The library is of version %s, and this database still has the functions of version %s.', library, extension),
            'ALTER EXTENSION insta_ids UPDATE'
     WHERE insta_ids.is_older(extension, library);
 
+    -- A worker of Citus has no shards of its own.
+    IF NOT EXISTS (SELECT FROM insta_ids.config) THEN
+        RETURN;
+    END IF;
     RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint
     FROM insta_ids.server_budget() b
@@ -1146,11 +1202,17 @@ CREATE FUNCTION insta_ids.check() RETURNS SETOF insta_ids.finding
 AS $$
 DECLARE
     attempts CONSTANT integer := 3;
+    parts text[] := ARRAY['server', 'map', 'schemas', 'migrations', 'objects', 'tables', 'sequences', 'ids'];
     part text;
     findings insta_ids.finding[];
 BEGIN
-    PERFORM insta_ids.configured();
-    FOREACH part IN ARRAY ARRAY['server', 'map', 'schemas', 'migrations', 'objects', 'tables', 'sequences', 'ids'] LOOP
+    -- On a worker of Citus, where nothing is set up, there is the server to be checked.
+    IF NOT EXISTS (SELECT FROM insta_ids.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) > 0 THEN
+        parts := ARRAY['server'];
+    ELSE
+        PERFORM insta_ids.configured();
+    END IF;
+    FOREACH part IN ARRAY parts LOOP
         FOR attempt IN 1 .. attempts LOOP
             BEGIN
                 EXECUTE format('SELECT array_agg(f) FROM insta_ids.%I() f', 'check_' || part) INTO findings;
@@ -1192,27 +1254,31 @@ BEGIN
     PERFORM insta_ids.check_range(first, last, batch);
     until := insta_ids.time_not_reached();
     todo := ARRAY(
-        SELECT s.shard FROM insta_ids.shard_schema s
+        SELECT s.shard FROM insta_ids_internal.shard_schema s
         WHERE s.oid IS NOT NULL AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
         ORDER BY s.shard);
     CALL insta_ids.commit_batch('check_rows', cardinality(todo), 0, 0);
     FOREACH number IN ARRAY todo LOOP
-        -- To the end of the transaction, which ends with each batch.
-        PERFORM set_config('row_security', 'off', true);
         is_sound := true;
         FOR minting IN
             SELECT m.* FROM insta_ids.minting_columns(ARRAY[number]) m
             JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition
         LOOP
-            FOR wrong IN
-                SELECT * FROM insta_ids.check_ids_of(minting.relation, minting."column", number,
-                    greatest(until, clock_timestamp() + interval '2 s'), true)
-            LOOP
+            BEGIN
+                FOR wrong IN
+                    SELECT * FROM insta_ids.check_ids_of(minting.relation, minting."column", number,
+                        greatest(until, clock_timestamp() + interval '2 s'), true)
+                LOOP
+                    is_sound := false;
+                    RAISE WARNING USING
+                        MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
+                        DETAIL = wrong.detail, HINT = wrong.hint;
+                END LOOP;
+            EXCEPTION WHEN OTHERS THEN
                 is_sound := false;
                 RAISE WARNING USING
-                    MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
-                    DETAIL = wrong.detail, HINT = wrong.hint;
-            END LOOP;
+                    MESSAGE = format('could not read table %s', minting.relation), DETAIL = SQLERRM;
+            END;
         END LOOP;
         done := done + 1;
         failed := failed + (NOT is_sound)::integer;
@@ -1223,10 +1289,11 @@ BEGIN
     IF failed > 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'check_violation',
-            MESSAGE = format('%s of %s shards have ids that should not be there', failed, cardinality(todo)),
-            DETAIL = 'A warning tells of each column that has.';
+            MESSAGE = format('%s of %s shards have ids that should not be there, or could not be read', failed, cardinality(todo)),
+            DETAIL = 'A warning tells of each column or table.';
     END IF;
     -- In a transaction that goes on, as that of a procedure which called this one, the path is the caller's again.
     PERFORM set_config('search_path', path, true);
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

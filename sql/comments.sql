@@ -91,16 +91,24 @@ COMMENT ON FUNCTION insta_ids.advance_clock(timestamptz) IS
     'lets no later id of the server be older than until';
 COMMENT ON FUNCTION insta_ids.reset_clock() IS
     'sets the time of ids back to the clock, after that had run ahead';
+COMMENT ON FUNCTION insta_ids_internal.wait_ms(integer) IS
+    'waits by a clock that nobody sets';
+COMMENT ON FUNCTION insta_ids_internal.steady_ms() IS
+    'milliseconds of a clock that nobody sets';
+COMMENT ON FUNCTION insta_ids_internal.limit_statement(integer) IS
+    'cancels the statement that runs after so many milliseconds';
 COMMENT ON FUNCTION insta_ids.stat_get_ids() IS
     'figures behind the view stat_ids';
 COMMENT ON FUNCTION insta_ids.stat_reset() IS
     'begins the figures of stat_ids anew';
 COMMENT ON VIEW insta_ids.stat_ids IS
     'what the server counted about its ids';
-COMMENT ON SEQUENCE insta_ids.lease IS
+COMMENT ON SEQUENCE insta_ids_internal.lease IS
     'a time that ids of this database have not reached, in Unix milliseconds; written by the extension alone';
 COMMENT ON SCHEMA insta_ids IS
     'administration of insta_ids';
+COMMENT ON SCHEMA insta_ids_internal IS
+    'the tables of insta_ids, written by its functions';
 
 -- Partitions by time
 COMMENT ON FUNCTION insta_ids.create_partitions(regclass, interval, timestamptz, timestamptz, text, id_layout) IS
@@ -147,9 +155,13 @@ COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
     'lets a role do all that has to do with shards: set up, create, migrate, check, adopt, map, fence and drop them, and let them be moved away';
 COMMENT ON FUNCTION insta_ids.keep_config() IS
     'keeps what init set up from being changed';
-COMMENT ON TABLE insta_ids.config IS
+COMMENT ON TABLE insta_ids_internal.config IS
     'what init set up: one row';
-COMMENT ON TABLE insta_ids.shard IS
+COMMENT ON VIEW insta_ids.config IS
+    'what init set up: number of shards, prefix of their schemas, layout of their ids';
+COMMENT ON VIEW insta_ids.map IS
+    'the map: which node has which shards, and how to connect to it';
+COMMENT ON TABLE insta_ids_internal.shard IS
     'the shards of this database';
 COMMENT ON FUNCTION insta_ids.check_dependents(integer, oid) IS
     'refuses to drop a shard that something outside depends on';
@@ -162,7 +174,7 @@ COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean) IS
 COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, text) IS
     'applies to each shard of a range the migrations that it lacks';
 COMMENT ON FUNCTION insta_ids.migration_script(text) IS
-    'statements, for psql''s \gexec, that apply a migration which cannot run in a transaction';
+    $$statements, for psql's \gexec, that apply a migration which cannot run in a transaction$$;
 COMMENT ON FUNCTION insta_ids.start_migration(text, integer, text) IS
     'sets search_path to a shard''s, and notes from here on, for finish_migration, whether anything fails';
 COMMENT ON FUNCTION insta_ids.finish_migration(text, integer, text) IS
@@ -185,9 +197,9 @@ COMMENT ON FUNCTION insta_ids.minting_columns(integer[], xid) IS
     'columns of shards that next_id fills, and the CHECKs that keep them to the shard';
 COMMENT ON FUNCTION insta_ids.keep_migration() IS
     'keeps a migration that was applied from being changed';
-COMMENT ON TABLE insta_ids.migration IS
+COMMENT ON TABLE insta_ids_internal.migration IS
     'the migrations, in the order of their numbers';
-COMMENT ON TABLE insta_ids.shard_migration IS
+COMMENT ON TABLE insta_ids_internal.shard_migration IS
     'which shard has got which migration, or what that failed with';
 COMMENT ON VIEW insta_ids.migration_status IS
     'each migration in each shard: applied, pending, or failed and with what';
@@ -195,7 +207,7 @@ COMMENT ON VIEW insta_ids.migration_status IS
 -- Progress
 COMMENT ON VIEW insta_ids.progress IS
     'how far the calls of create_shards, migrate and check_rows are that run now';
-COMMENT ON TABLE insta_ids.work IS
+COMMENT ON TABLE insta_ids_internal.work IS
     'what the view progress shows';
 COMMENT ON PROCEDURE insta_ids.commit_batch(text, integer, integer, integer) IS
     'ends a batch of create_shards or migrate';
@@ -279,9 +291,9 @@ COMMENT ON FUNCTION insta_ids.time_not_reached() IS
     'a time that ids of this server have not reached';
 COMMENT ON TYPE insta_ids.finding IS
     'what check returns';
-COMMENT ON VIEW insta_ids.shard_relation IS
+COMMENT ON VIEW insta_ids_internal.shard_relation IS
     'tables and sequences of the shards of this database';
-COMMENT ON VIEW insta_ids.shard_schema IS
+COMMENT ON VIEW insta_ids_internal.shard_schema IS
     'the shards of this database, and their schemas';
 
 -- Coming from elsewhere, and leaving
@@ -309,10 +321,6 @@ COMMENT ON FUNCTION insta_ids.quoted_list(text) IS
     'names in the value of a setting that is a list, as literals';
 COMMENT ON FUNCTION insta_ids.rewrite_function(regprocedure, text, text, boolean) IS
     'gives a function another body, and leaves what else is known of it';
-COMMENT ON FUNCTION insta_ids.lock_foreign_table(oid) IS
-    'lets nobody write to a foreign table until the transaction ends; of who may write to it';
-COMMENT ON FUNCTION insta_ids.lock_sequence(oid) IS
-    'lets nobody take a value of a sequence until the transaction ends; of who may use it';
 COMMENT ON FUNCTION insta_ids.stop_minting(regnamespace, text) IS
     'locks tables and sequences of a schema when nobody is using them';
 COMMENT ON FUNCTION insta_ids.await_clock(timestamptz) IS
@@ -347,12 +355,24 @@ COMMENT ON FUNCTION insta_ids.apply_map(jsonb) IS
     'takes a newer map of another server over';
 COMMENT ON FUNCTION insta_ids.this_node() IS
     'name of this server''s node, NULL if it has none';
+COMMENT ON FUNCTION insta_ids_internal.timeline() IS
+    'timeline that this server writes';
 COMMENT ON FUNCTION insta_ids.own_node() IS
     'name of this server''s node, which it must have';
 COMMENT ON FUNCTION insta_ids.check_node(name) IS
     'refuses a node that is not on the map';
+COMMENT ON FUNCTION insta_ids_internal.setting(text) IS
+    'value of a setting of the extension, also in a session that has not loaded the library';
+COMMENT ON FUNCTION insta_ids_internal.hold_name(oid) IS
+    'keeps others from renaming, moving or dropping a relation until the transaction ends';
+COMMENT ON FUNCTION insta_ids_internal.keep_fenced_from_start() IS
+    'refuses statements with CONCURRENTLY in a shard that moves or is fenced';
+COMMENT ON FUNCTION insta_ids_internal.check_distributed(integer[], text) IS
+    'refuses migrations that create tables in schemas which Citus distributes';
+COMMENT ON FUNCTION insta_ids_internal.citus() IS
+    'what Citus knows of its nodes: the group of this one, and the number of workers that take writes';
 COMMENT ON FUNCTION insta_ids.check_dsn(text) IS
-    'refuses a connection string with a password';
+    'refuses a connection string with a password, or that says twice where the server is';
 COMMENT ON FUNCTION insta_ids.check_left(integer, integer) IS
     'refuses shards that have moved away, and of which something is still here';
 COMMENT ON FUNCTION insta_ids.is_placed_here(integer) IS
@@ -367,11 +387,11 @@ COMMENT ON FUNCTION insta_ids.tell_of_map() IS
     'notifies of a new version of the map';
 COMMENT ON FUNCTION insta_ids.forget_map() IS
     'has all sessions read the map and the fences again';
-COMMENT ON TABLE insta_ids.node IS
+COMMENT ON TABLE insta_ids_internal.node IS
     'the servers that shards are on';
-COMMENT ON TABLE insta_ids.assignment IS
+COMMENT ON TABLE insta_ids_internal.assignment IS
     'which node has which shards';
-COMMENT ON TABLE insta_ids.map IS
+COMMENT ON TABLE insta_ids_internal.map IS
     'version of the map';
 
 -- Fences
@@ -401,13 +421,15 @@ COMMENT ON FUNCTION insta_ids.fence_changed() IS
     'has all sessions read the fences again';
 COMMENT ON EVENT TRIGGER insta_ids_keep_fenced IS
     'refuses who alters what moves or is fenced';
+COMMENT ON EVENT TRIGGER insta_ids_keep_fenced_from_start IS
+    'refuses statements with CONCURRENTLY in a shard that moves or is fenced';
 COMMENT ON EVENT TRIGGER insta_ids_keep_fenced_from_drop IS
     'refuses who drops what moves or is fenced';
-COMMENT ON TABLE insta_ids.fence IS
+COMMENT ON TABLE insta_ids_internal.fence IS
     'shards that nothing is written to here, or that nobody alters';
 
 -- Moves
-COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint) IS
+COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean) IS
     'brings a range of shards here from another node, or goes on with that';
 COMMENT ON PROCEDURE insta_ids.move_abort(integer, integer, name) IS
     'ends a move to this node whose shards have not been handed over';
@@ -417,6 +439,8 @@ COMMENT ON FUNCTION insta_ids.move_prepare(jsonb) IS
     'target: makes the shards of an offer, empty and closed';
 COMMENT ON FUNCTION insta_ids.move_slot(name) IS
     'source: makes the replication slot of a move';
+COMMENT ON FUNCTION insta_ids_internal.check_owners(integer[]) IS
+    'refuses shards whose code PostgreSQL 15 would run with the rights of the subscription''s owner';
 COMMENT ON FUNCTION insta_ids.move_subscribe(name) IS
     'target: begins to copy, or goes on after an error';
 COMMENT ON FUNCTION insta_ids.move_copied(name) IS
@@ -425,8 +449,8 @@ COMMENT ON FUNCTION insta_ids.move_lag(name) IS
     'source: bytes of WAL that the target has not confirmed yet';
 COMMENT ON FUNCTION insta_ids.move_fence(name, text) IS
     'source: closes the shards of a move to all who write';
-COMMENT ON FUNCTION insta_ids.move_mark(name) IS
-    'source: what the target goes on from, once the fence is committed';
+COMMENT ON FUNCTION insta_ids.move_mark(name, interval) IS
+    'source: what the target goes on from, once the fence is committed and standbys have it';
 COMMENT ON FUNCTION insta_ids.move_table_slots(name, "char"[]) IS
     'target: the slots that tables are copied by which have not caught up';
 COMMENT ON FUNCTION insta_ids.move_slots_lost(name[]) IS
@@ -463,18 +487,52 @@ COMMENT ON FUNCTION insta_ids.commit_durably() IS
     'has the transaction on disk when it is committed';
 COMMENT ON FUNCTION insta_ids.open_move(name) IS
     'the move of a name, locked';
-COMMENT ON FUNCTION insta_ids.assign_moved(insta_ids.move, bigint) IS
+COMMENT ON FUNCTION insta_ids.assign_moved(insta_ids_internal.move, bigint) IS
     'gives the map the shards of a move';
 COMMENT ON FUNCTION insta_ids.objects_json(integer) IS
     'what is in a shard, as JSON';
+COMMENT ON FUNCTION insta_ids_internal.partition_key(oid) IS
+    'strategy and columns of a partition key of columns and PostgreSQL''s own types; NULL for another one';
 COMMENT ON FUNCTION insta_ids.partitions_json(integer) IS
     'the partitions of a shard, as JSON';
 COMMENT ON FUNCTION insta_ids.relations_of(integer[]) IS
     'what rows and values of shards are in';
 COMMENT ON FUNCTION insta_ids.published_tables(integer[]) IS
     'the tables of shards, as a publication names them';
-COMMENT ON FUNCTION insta_ids.drop_slot(name) IS
-    'drops a replication slot when it is free';
+COMMENT ON FUNCTION insta_ids_internal.check_own_move(insta_ids_internal.move) IS
+    'refuses a move that is of other nodes than this server';
+COMMENT ON FUNCTION insta_ids_internal.slot_of(insta_ids_internal.move) IS
+    'name of the replication slot of a move';
+COMMENT ON FUNCTION insta_ids_internal.hint_to_abort(insta_ids_internal.move) IS
+    'what ends a move, for its errors';
+COMMENT ON FUNCTION insta_ids_internal.check_publication(insta_ids_internal.move) IS
+    'refuses a move whose publication was dropped';
+COMMENT ON FUNCTION insta_ids_internal.drop_slots(insta_ids_internal.move, jsonb) IS
+    'drops the replication slots of a move when they are free';
+COMMENT ON FUNCTION insta_ids_internal.fence_offer(integer[], name) IS
+    'lets nobody alter shards that are offered';
+COMMENT ON FUNCTION insta_ids_internal.move_state(name, uuid) IS
+    'what another node must know of a move';
+COMMENT ON FUNCTION insta_ids_internal.connected_standbys() IS
+    'standbys that are connected to this server';
+COMMENT ON FUNCTION insta_ids_internal.standby_behind(bigint, text[]) IS
+    'the standby of this server that is farthest behind';
+COMMENT ON FUNCTION insta_ids_internal.is_in_doubt(integer[]) IS
+    'whether this server was promoted since it offered shards';
+COMMENT ON FUNCTION insta_ids_internal.open_fence(name, jsonb) IS
+    'source: opens the shards of a move again, which goes on';
+COMMENT ON FUNCTION insta_ids_internal.give_up_fence(name, integer) IS
+    'target: refuses hand-overs by a fence';
+COMMENT ON FUNCTION insta_ids_internal.has_applied(name, pg_lsn) IS
+    'target: whether the subscription of a move runs and has come to a position';
+COMMENT ON FUNCTION insta_ids_internal.check_not_left(insta_ids_internal.move, jsonb) IS
+    'refuses to give up a copy that was handed over';
+COMMENT ON FUNCTION insta_ids_internal.check_left_behind(name, name, integer[]) IS
+    'refuses rows of the source that are not here';
+COMMENT ON PROCEDURE insta_ids_internal.open_again(name, name) IS
+    'opens the shards of a move on its source again';
+COMMENT ON PROCEDURE insta_ids_internal.finish_move(name, name, jsonb, text, text) IS
+    'ends a move that was handed over, on both servers';
 COMMENT ON FUNCTION insta_ids.drop_subscription(name) IS
     'drops the subscription of a move, without its slot';
 COMMENT ON FUNCTION insta_ids.connect_node(name) IS
@@ -489,19 +547,23 @@ COMMENT ON FUNCTION insta_ids.begin_to_ask_node(text) IS
     'asks the node that this session is connected to, without waiting for the answer';
 COMMENT ON FUNCTION insta_ids.await_node() IS
     'answer to what begin_to_ask_node asked';
-COMMENT ON VIEW insta_ids.subscription IS
+COMMENT ON VIEW insta_ids_internal.subscription IS
     'the subscriptions of this database';
 COMMENT ON VIEW insta_ids.moves IS
     'the moves of this server: how far each is, and what to do next';
-COMMENT ON TABLE insta_ids.move IS
+COMMENT ON TABLE insta_ids_internal.move IS
     'what the view moves shows';
-COMMENT ON TABLE insta_ids.ended_move IS
+COMMENT ON TABLE insta_ids_internal.ended_move IS
     'how moves have ended here';
-COMMENT ON TABLE insta_ids.moved IS
+COMMENT ON FUNCTION insta_ids_internal.require_source() IS
+    'trigger: shards are taken over by superusers only';
+COMMENT ON FUNCTION insta_ids_internal.require_open_move() IS
+    'trigger: how a move has ended is written down by who ends it, or by a superuser';
+COMMENT ON TABLE insta_ids_internal.moved IS
     'shards that have left, and the schemas that are left of them';
 
 -- Writer slots and engines
-COMMENT ON TABLE insta_ids.writer IS
+COMMENT ON TABLE insta_ids_internal.writer IS
     'the writer slot that this database has taken';
 COMMENT ON FUNCTION insta_ids.writer_slot() IS
     'writer slot of this server: which ids are its, where several servers mint for one shard';
@@ -529,3 +591,51 @@ COMMENT ON FUNCTION insta_ids.install_plproxy(text) IS
     'makes the functions by which PL/Proxy routes a cluster by the map';
 COMMENT ON FUNCTION insta_ids.export_pgdog(text, text[], text[]) IS
     'the part of PgDog''s configuration that follows the map';
+
+-- What the extension's own SQL calls
+COMMENT ON FUNCTION insta_ids_internal.id_time(bigint, @extschema@.id_layout) IS
+    'id_time, for the extension''s own SQL';
+COMMENT ON FUNCTION insta_ids_internal.id_shard(bigint, @extschema@.id_layout) IS
+    'id_shard, for the extension''s own SQL';
+COMMENT ON FUNCTION insta_ids_internal.id_min(timestamptz, @extschema@.id_layout) IS
+    'id_min, for the extension''s own SQL';
+COMMENT ON FUNCTION insta_ids_internal.id_max(timestamptz, @extschema@.id_layout) IS
+    'id_max, for the extension''s own SQL';
+COMMENT ON FUNCTION insta_ids_internal.next_id(integer, regclass, @extschema@.id_layout) IS
+    'next_id, for the extension''s own SQL';
+COMMENT ON FUNCTION insta_ids_internal.layout(text) IS
+    'a layout from its text';
+COMMENT ON FUNCTION insta_ids_internal.extension_schema() IS
+    'the schema that next_id is in';
+COMMENT ON FUNCTION insta_ids_internal.creators(name) IS
+    'the roles that may create objects in a schema though they are no superusers';
+COMMENT ON FUNCTION insta_ids_internal.lock_relation(oid, text) IS
+    'locks a table, foreign table or sequence until the transaction ends';
+COMMENT ON FUNCTION insta_ids_internal.has_rows(oid) IS
+    'whether a table has rows of its own';
+COMMENT ON FUNCTION insta_ids_internal.last_value(oid) IS
+    'the last value that a sequence gave out, or its first';
+COMMENT ON FUNCTION insta_ids_internal.survey_ids(oid, text, integer, @extschema@.id_layout, bigint, boolean) IS
+    'how many ids of a table are not of its shard, or not of its time';
+COMMENT ON FUNCTION insta_ids_internal.survey_column(oid, name, integer, @extschema@.id_layout, bigint, boolean) IS
+    'how many ids of a table and its children are not of its shard, or not of its time';
+COMMENT ON FUNCTION insta_ids_internal.survey_rows(oid, boolean) IS
+    'how many rows a table has, and the sum of their hashes';
+COMMENT ON FUNCTION insta_ids_internal.row_hashes(oid) IS
+    'the hash of each row of a table';
+COMMENT ON FUNCTION insta_ids_internal.hold_schema_of(oid) IS
+    'keeps others from renaming the schema of a relation until the transaction ends';
+COMMENT ON FUNCTION insta_ids_internal.as_owner(oid, text) IS
+    'runs a command with the rights of the role that owns a relation';
+COMMENT ON FUNCTION insta_ids_internal.is_plain(text, boolean) IS
+    'whether a definition carries no code of others';
+COMMENT ON FUNCTION insta_ids_internal.for_owner(oid, text) IS
+    'a statement for the owner of what it changes';
+COMMENT ON FUNCTION insta_ids_internal.require_shard_owner() IS
+    'keeps what is written down of shards to who owns their schemas';
+COMMENT ON FUNCTION insta_ids_internal.require_author() IS
+    'keeps a migration to the role that added it';
+COMMENT ON FUNCTION insta_ids_internal.is_trusted(name) IS
+    'whether a role''s migrations may run with the caller''s rights';
+COMMENT ON FUNCTION insta_ids_internal.check_author(insta_ids_internal.migration) IS
+    'refuses a migration of a role that lacks the caller''s rights';

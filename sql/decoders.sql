@@ -49,7 +49,7 @@ CREATE FUNCTION id_between(id bigint, lo timestamptz, hi timestamptz) RETURNS bo
 -- A byte of zeroes before the 8 of the id makes 12 digits of 6 bits.
 CREATE FUNCTION id_shortcode(id bigint) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE
-    RETURN regexp_replace(translate(encode('\x00'::bytea || int8send(id), 'base64'), '+/', '-_'), '^A{1,11}', '');
+    RETURN regexp_replace(translate(encode(decode('00', 'hex') || int8send(id), 'base64'), '+/', '-_'), '^A{1,11}', '');
 
 -- A text that is no code fails with 22P02, as one that is no number.
 CREATE FUNCTION shortcode_id(code text) RETURNS bigint

@@ -1,22 +1,23 @@
 -- What routes by the map, and whether the servers agree on it.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- The parameters of a connection string of libpq: of pairs, or of a URI.
 CREATE FUNCTION insta_ids.dsn_parameters(dsn text) RETURNS TABLE (keyword text, value text)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    uri CONSTANT text[] := regexp_match(dsn, '^postgres(?:ql)?://(?:([^/@]*)@)?([^/?]*)(?:/([^?]*))?(?:\?(.*))?$');
+    uri CONSTANT text[] := regexp_match(dsn, '^postgres(?:ql)?://(?:([^/@]*)@)?([^/?]*)(?:/([^?]*))?(?:[?](.*))?$');
     hosts text[];
     ports text[];
 BEGIN
     IF uri IS NULL THEN
         RETURN QUERY
-        SELECT p[1], regexp_replace(coalesce(p[2], p[3]), '\\(.)', '\1', 'g')
-        FROM regexp_matches(dsn, '([a-z_]+)\s*=\s*(?:''((?:[^''\\]|\\.)*)''|((?:[^\s\\]|\\.)*))', 'g') p;
+        SELECT p[1], regexp_replace(coalesce(p[2], p[3]), $re$\\(.)$re$, $re$\1$re$, 'g')
+        FROM regexp_matches(dsn, $re$([a-z_]+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s\\]|\\.)*))$re$, 'g') p;
         RETURN;
     END IF;
     SELECT array_agg(trim(BOTH '[]' FROM h[1])), array_agg(coalesce(h[2], '')) INTO hosts, ports
-    FROM regexp_split_to_table(uri[2], ',') host, regexp_match(host, '^(\[[^]]*\]|[^:]*)(?::(\d*))?$') h;
+    FROM regexp_split_to_table(uri[2], ',') host, regexp_match(host, $re$^(\[[^]]*\]|[^:]*)(?::(\d*))?\Z$re$) h;
     RETURN QUERY
     SELECT p.keyword, insta_ids.percent_decoded(p.value)
     FROM (
@@ -59,7 +60,7 @@ DECLARE
     newest_on text;
 BEGIN
     PERFORM insta_ids.dblink_schema();
-    FOR node IN SELECT n.node FROM insta_ids.node n ORDER BY n.ord LOOP
+    FOR node IN SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord LOOP
         is_connected := false;
         BEGIN
             PERFORM insta_ids.connect_node(node);
@@ -119,19 +120,19 @@ $$;
 -- is said to be on the first: that refuses it, and says why. PL/Proxy adds the role where `user=` is nowhere in the string, so
 -- it must not be in a value.
 CREATE FUNCTION insta_ids.plproxy_partitions() RETURNS SETOF text
-    STABLE PARALLEL SAFE LANGUAGE sql
+    STABLE PARALLEL SAFE LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH target AS (
         SELECT n.node, n.ord, (
             SELECT pg_catalog.string_agg(
-                pg_catalog.format('%s=''%s''', p.keyword, pg_catalog.regexp_replace(p.value, '([''\\=])', '\\\1', 'g')), ' ')
+                pg_catalog.format('%s=''%s''', p.keyword, pg_catalog.regexp_replace(p.value, $re$(['\\=])$re$, $re$\\\1$re$, 'g')), ' ')
             FROM insta_ids.dsn_parameters(n.dsn) p WHERE p.keyword <> 'user') AS dsn
-        FROM insta_ids.node n
+        FROM insta_ids_internal.node n
     )
     SELECT t.dsn
     FROM pg_catalog.generate_series(0, (SELECT c.shards - 1 FROM insta_ids.config c)) s (shard)
-    LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
-    JOIN target t ON t.node = coalesce(a.node, (SELECT n.node FROM insta_ids.node n ORDER BY n.ord LIMIT 1))
+    LEFT JOIN insta_ids_internal.assignment a ON s.shard BETWEEN a.first AND a.last
+    JOIN target t ON t.node = coalesce(a.node, (SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord LIMIT 1))
     ORDER BY s.shard;
 END;
 
@@ -170,7 +171,7 @@ BEGIN
             ERRCODE = 'duplicate_function',
             MESSAGE = format('%s already exists', other.object),
             DETAIL = 'It says what other clusters are.',
-            HINT = 'Let it return what insta_ids.map and insta_ids.plproxy_partitions() have for this cluster.';
+            HINT = 'Let it return the version of insta_ids.map and insta_ids.plproxy_partitions() for this cluster.';
     ELSIF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
@@ -205,23 +206,23 @@ CREATE FUNCTION insta_ids.export_pgdog(database text, id_columns text[] DEFAULT 
 AS $$
 DECLARE
     config CONSTANT insta_ids.config := insta_ids.configured();
-    nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids.node n ORDER BY n.ord);
+    nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord);
     lookup CONSTANT text :=
-        'SELECT n.ord FROM insta_ids.assignment a JOIN insta_ids.node n ON n.node = a.node WHERE %s BETWEEN a.first AND a.last';
+        'SELECT m.ord FROM insta_ids.map m WHERE %s BETWEEN m.first AND m.last';
     next record;
     entries text[];
 BEGIN
-    IF (SELECT count(*) <> max(n.ord) + 1 FROM insta_ids.node n) OR nodes = '{}' THEN
+    IF (SELECT count(*) <> max(n.ord) + 1 FROM insta_ids_internal.node n) OR nodes = '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'nodes are not numbered from 0 without a gap',
             DETAIL = 'PgDog numbers its servers like that.',
             HINT = 'Give them other numbers: insta_ids.add_node(node, dsn, ord).';
     END IF;
-    entries := ARRAY[format('# Version %s of the map of insta_ids.', (SELECT coalesce(max(m.version), 0) FROM insta_ids.map m))];
+    entries := ARRAY[format('# Version %s of the map of insta_ids.', (SELECT coalesce(max(m.version), 0) FROM insta_ids_internal.map m))];
     FOR next IN
         SELECT n.node, n.ord, jsonb_object_agg(p.keyword, p.value) FILTER (WHERE p.keyword IS NOT NULL) AS parameters
-        FROM insta_ids.node n LEFT JOIN LATERAL insta_ids.dsn_parameters(n.dsn) p ON true
+        FROM insta_ids_internal.node n LEFT JOIN LATERAL insta_ids.dsn_parameters(n.dsn) p ON true
         GROUP BY n.node, n.ord ORDER BY n.ord
     LOOP
         IF coalesce(next.parameters ->> 'host', ',') ~ '[,/]' THEN
@@ -241,8 +242,8 @@ BEGIN
         entries := entries || ARRAY(
             SELECT concat_ws(E'\n', '[[sharded_schemas]]', format('database = %s', to_json(database)),
                 format('name = %s', to_json(insta_ids.schema_of(s))), format('shard = %s', n.ord))
-            FROM insta_ids.assignment a
-            JOIN insta_ids.node n ON n.node = a.node
+            FROM insta_ids_internal.assignment a
+            JOIN insta_ids_internal.node n ON n.node = a.node
             CROSS JOIN generate_series(a.first, a.last) s
             ORDER BY s);
     ELSE
@@ -251,7 +252,7 @@ BEGIN
                 format('column = %s', to_json(l.name)), 'data_type = "bigint"',
                 format('lookup_query = %s', to_json(format(lookup, l.shard))), 'lookup_result = "shard"')
             FROM (
-                SELECT i.name, format('@extschema@.id_shard($1%s)', insta_ids.layout_argument(config.layout)), i.place
+                SELECT i.name, format('%s.id_shard($1%s)', insta_ids_internal.extension_schema(), insta_ids.layout_argument(config.layout)), i.place
                 FROM unnest(id_columns) WITH ORDINALITY i (name, place) WHERE i.name IS NOT NULL
                 UNION ALL
                 SELECT k.name, 'insta_ids.shard_of($1)', cardinality(id_columns) + k.place
@@ -262,3 +263,4 @@ BEGIN
     RETURN array_to_string(entries, E'\n\n') || E'\n';
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

@@ -1,14 +1,20 @@
 -- Fences: shards that nothing is written to here, and that nobody alters.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- A shard that moves is altered by nobody from the first step on; and nothing is written to it once it is closed.
-CREATE TABLE insta_ids.fence (
+CREATE TABLE insta_ids_internal.fence (
     shard integer PRIMARY KEY,
     is_closed boolean NOT NULL,
     -- Where it moves to.
     to_node name,
-    since timestamptz NOT NULL DEFAULT pg_catalog.now()
+    since timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- Of a shard that was offered: the server's timeline then.
+    timeline integer
 );
-SELECT pg_catalog.pg_extension_config_dump('insta_ids.fence', '');
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.fence', '');
+CREATE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.fence
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.fence ENABLE ALWAYS TRIGGER require_owner;
 
 CREATE FUNCTION insta_ids.fence_changed() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -18,7 +24,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.fence
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.fence
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.fence_changed();
 
 -- The fence of a table. It stops everybody, but no subscription that brings the rows of a shard.
@@ -31,10 +37,6 @@ BEGIN
 END
 $$;
 
--- What LOCK TABLE refuses to lock, in SHARE ROW EXCLUSIVE MODE.
-CREATE FUNCTION insta_ids.lock_foreign_table("table" oid) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_foreign_table_wrapper';
-
 -- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
 -- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
 -- each other it is this that gives way, before the other is told of a deadlock. Autovacuum gives way to this.
@@ -43,45 +45,40 @@ CREATE FUNCTION insta_ids.lock_all(tables regclass[], mode text, sequences regcl
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    patience CONSTANT interval := current_setting('deadlock_timeout');
-    longest CONSTANT interval := least(interval '100 ms', patience / 2);
-    -- NULL if it never does.
-    gives_up_at timestamptz;
-    attempt_ends_at timestamptz;
+    patience CONSTANT bigint := (SELECT s.setting::bigint FROM pg_settings s WHERE s.name = 'deadlock_timeout');
+    longest CONSTANT bigint := least(100, patience / 2);
+    -- By the steady clock, as all times here; NULL if it never does.
+    gives_up_at bigint;
+    attempt_ends_at bigint;
     wanted regclass;
     -- Where autovacuum is.
     vacuumed regclass;
 BEGIN
     PERFORM set_config('lock_timeout', lock_timeout, true);
     gives_up_at := (
-        SELECT clock_timestamp() + nullif(s.setting, '0')::integer * interval '1 ms'
+        SELECT insta_ids_internal.steady_ms() + nullif(s.setting, '0')::bigint
         FROM pg_settings s WHERE s.name = 'lock_timeout');
     LOOP
         BEGIN
             -- Autovacuum gives way to who has waited for deadlock_timeout: so this does, in a mode that keeps no writer
             -- waiting; but not for twice as long, or of two that wait for each other the other could have to give way.
             IF vacuumed IS NOT NULL THEN
-                PERFORM set_config('lock_timeout', extract(epoch FROM
-                    greatest('1 ms', least(1.5 * patience, gives_up_at - clock_timestamp()))) || 's', true);
-                EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', vacuumed);
+                PERFORM set_config('lock_timeout',
+                    greatest(1, least(patience * 3 / 2, gives_up_at - insta_ids_internal.steady_ms()))::text, true);
+                PERFORM insta_ids_internal.lock_relation(vacuumed, 'SHARE UPDATE EXCLUSIVE');
             END IF;
-            attempt_ends_at := clock_timestamp() + longest;
+            attempt_ends_at := insta_ids_internal.steady_ms() + longest;
             FOREACH wanted IN ARRAY tables || sequences LOOP
-                PERFORM set_config('lock_timeout', extract(epoch FROM
-                    greatest('1 ms', least(longest, attempt_ends_at - clock_timestamp()))) || 's', true);
-                IF wanted = ANY (sequences) THEN
-                    PERFORM insta_ids.lock_sequence(wanted);
-                ELSIF (SELECT c.relkind FROM pg_class c WHERE c.oid = wanted) = 'f' THEN
-                    PERFORM insta_ids.lock_foreign_table(wanted);
-                ELSE
-                    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', wanted, mode);
-                END IF;
+                PERFORM set_config('lock_timeout',
+                    greatest(1, least(longest, attempt_ends_at - insta_ids_internal.steady_ms()))::text, true);
+                PERFORM insta_ids_internal.lock_relation(
+                    wanted, CASE WHEN wanted = ANY (sequences) THEN 'SHARE ROW EXCLUSIVE' ELSE mode END);
             END LOOP;
             RETURN;
         EXCEPTION
             WHEN lock_not_available OR deadlock_detected THEN NULL;
         END;
-        IF clock_timestamp() > gives_up_at THEN
+        IF insta_ids_internal.steady_ms() > gives_up_at THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'lock_not_available',
                 MESSAGE = format('could not lock the tables and sequences of %s', what),
@@ -104,7 +101,7 @@ BEGIN
             SELECT l.relation FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.usesysid IS NULL
             WHERE l.locktype = 'relation' AND l.relation = wanted AND l.mode = 'ShareUpdateExclusiveLock' AND l.granted
                 AND a.datname = current_database() LIMIT 1);
-        PERFORM pg_sleep(0.02 + 0.08 * random());
+        PERFORM insta_ids_internal.wait_ms((20 + 80 * random())::integer);
     END LOOP;
 END
 $$;
@@ -121,8 +118,8 @@ BEGIN
     FROM pg_inherits i
     JOIN pg_class cc ON cc.oid = i.inhrelid AND cc.relkind IN ('r', 'p', 'f')
     JOIN pg_class pc ON pc.oid = i.inhparent
-    LEFT JOIN insta_ids.shard_schema c ON c.oid = cc.relnamespace AND c.shard = ANY (shards)
-    LEFT JOIN insta_ids.shard_schema p ON p.oid = pc.relnamespace AND p.shard = ANY (shards)
+    LEFT JOIN insta_ids_internal.shard_schema c ON c.oid = cc.relnamespace AND c.shard = ANY (shards)
+    LEFT JOIN insta_ids_internal.shard_schema p ON p.oid = pc.relnamespace AND p.shard = ANY (shards)
     WHERE c.shard IS DISTINCT FROM p.shard LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
@@ -139,22 +136,24 @@ CREATE FUNCTION insta_ids.close_shards(shards integer[], to_node name, lock_time
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    next insta_ids.shard_relation;
+    next insta_ids_internal.shard_relation;
 BEGIN
     PERFORM insta_ids.check_inheritance(shards), insta_ids.commit_durably();
     PERFORM insta_ids.lock_all(
-        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+        ARRAY(SELECT r.relation FROM insta_ids_internal.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
         'SHARE ROW EXCLUSIVE',
-        ARRAY(SELECT r.relation FROM insta_ids.shard_relation r
+        ARRAY(SELECT r.relation FROM insta_ids_internal.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
             ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
         lock_timeout);
+    -- Other sessions may have attached a table while this one waited for the locks.
+    PERFORM insta_ids.check_inheritance(shards);
     -- While it is not there, its own DDL is not refused.
-    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
+    DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
     FOR next IN
-        SELECT * FROM insta_ids.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
+        SELECT * FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
         IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
             EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE%s ON %s'
@@ -177,7 +176,7 @@ BEGIN
             EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_fence_rows', next.relation);
         END IF;
     END LOOP;
-    INSERT INTO insta_ids.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
+    INSERT INTO insta_ids_internal.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
 END
 $$;
 
@@ -188,9 +187,9 @@ AS $$
 DECLARE
     next record;
 BEGIN
-    DELETE FROM insta_ids.fence f WHERE f.shard = ANY (shards);
+    DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
     FOR next IN
-        SELECT r.relation, t.tgname FROM insta_ids.shard_relation r
+        SELECT r.relation, t.tgname FROM insta_ids_internal.shard_relation r
         JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
             AND t.tgenabled <> 'D'
         WHERE r.shard = ANY (shards) ORDER BY r.relation
@@ -207,8 +206,8 @@ AS $$
 DECLARE
     missing integer;
 BEGIN
-    PERFORM FROM insta_ids.shard s WHERE s.shard = ANY (shards) ORDER BY s.shard FOR UPDATE;
-    missing := (SELECT min(n) FROM unnest(shards) n WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n));
+    PERFORM FROM insta_ids_internal.shard s WHERE s.shard = ANY (shards) ORDER BY s.shard FOR UPDATE;
+    missing := (SELECT min(n) FROM unnest(shards) n WHERE NOT EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = n));
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -222,9 +221,11 @@ CREATE FUNCTION insta_ids.fence(shard integer, lock_timeout text DEFAULT '2s') R
 AS $$
 BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be fenced'), set_config('lock_timeout', lock_timeout, true);
-    PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard);
+    PERFORM insta_ids.claim(ARRAY[shard]);
+    -- What others did before they let go of the shard is seen by the next statement.
+    PERFORM insta_ids.check_moves(shard, shard);
     -- What is being made in it now is seen afterwards.
-    PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids.shard_schema s WHERE s.shard = fence.shard AND s.oid IS NOT NULL;
+    PERFORM insta_ids.lock_schema(s.oid) FROM insta_ids_internal.shard_schema s WHERE s.shard = fence.shard AND s.oid IS NOT NULL;
     PERFORM insta_ids.close_shards(ARRAY[shard], NULL, lock_timeout);
 END
 $$;
@@ -235,8 +236,9 @@ AS $$
 BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be opened');
     -- Nobody assigns shards meanwhile.
-    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
-    PERFORM insta_ids.claim(ARRAY[shard]), insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);
+    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
+    PERFORM insta_ids.claim(ARRAY[shard]);
+    PERFORM insta_ids.check_moves(shard, shard), insta_ids.check_placement(shard);
     PERFORM insta_ids.open_shards(ARRAY[shard]);
 END
 $$;
@@ -256,11 +258,15 @@ DECLARE
 BEGIN
     -- Most DDL ends here, and does not need the library.
     IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-        AND NOT EXISTS (SELECT FROM insta_ids.fence)
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.fence)
     THEN
         RETURN;
     END IF;
-    SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids.fenced_schemas() f;
+    -- Before PostgreSQL 16, a superuser may have to become the owner of what has come, as check_owners says.
+    SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids.fenced_schemas() f
+    WHERE current_setting('server_version_num')::integer >= 160000
+        OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE f.shard = ANY (m.shards) AND m.step = 'prepared')
+        OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user);
     -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
     IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
         AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
@@ -287,7 +293,7 @@ BEGIN
             ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
         JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
             OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
-            OR encode(g.tgargs, 'escape') = f.shard || '\000'
+            OR encode(g.tgargs, 'escape') = f.shard || $end$\000$end$
         WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
             AND c.object_type <> 'publication relation' LIMIT 1;
     END IF;
@@ -297,7 +303,7 @@ BEGIN
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
             HINT = CASE
-                WHEN EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
+                WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
                     THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
                 ELSE 'Try again when it has moved: see insta_ids.moves.' END;
     ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
@@ -305,5 +311,51 @@ BEGIN
     END IF;
 END
 $$;
+
+-- Refuses a statement with CONCURRENTLY in a shard that moves or is fenced before it begins: it commits before it ends, so
+-- what keep_fenced refuses of it stays half done. There is no transaction block around it, and no function: it is what the
+-- client has sent.
+CREATE FUNCTION insta_ids_internal.keep_fenced_from_start() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    schemas pg_catalog.text[];
+    altered pg_catalog.int4;
+BEGIN
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.fence) THEN
+        RETURN;
+    END IF;
+    -- From here on to the next such line, nothing may be called that is not qualified.
+    BEGIN
+        schemas := ARRAY(
+            SELECT coalesce(s.schema, n.nspname::pg_catalog.text)
+            FROM insta_ids.statements(pg_catalog.current_query()) s
+            CROSS JOIN LATERAL pg_catalog.unnest(s.alters) a (name)
+            LEFT JOIN pg_catalog.pg_class c
+                ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.quote_ident(a.name))::pg_catalog.oid
+            LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+            WHERE s.kind OPERATOR(pg_catalog.=) 'concurrent');
+    EXCEPTION
+        -- The text may have changed how it is read, and then it is none of these statements.
+        WHEN OTHERS THEN RETURN;
+    END;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    altered := (SELECT min(f.shard) FROM insta_ids.fenced_schemas() f WHERE f.schema = ANY (schemas));
+    IF altered IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
+            HINT = CASE
+                WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered AND f.to_node IS NULL)
+                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered)
+                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+    END IF;
+    PERFORM set_config('search_path', path, true);
+END
+$$;
+CREATE EVENT TRIGGER insta_ids_keep_fenced_from_start ON ddl_command_start
+    WHEN TAG IN ('ALTER TABLE', 'CREATE INDEX', 'DROP INDEX') EXECUTE FUNCTION insta_ids_internal.keep_fenced_from_start();
 CREATE EVENT TRIGGER insta_ids_keep_fenced ON ddl_command_end EXECUTE FUNCTION insta_ids.keep_fenced();
 CREATE EVENT TRIGGER insta_ids_keep_fenced_from_drop ON sql_drop EXECUTE FUNCTION insta_ids.keep_fenced();
+SET LOCAL search_path = @extschema@, pg_temp;

@@ -1,19 +1,22 @@
 -- Migrations: DDL that is recorded once, and run in each shard.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- In the order of their numbers.
-CREATE TABLE insta_ids.migration (
+CREATE TABLE insta_ids_internal.migration (
     number integer PRIMARY KEY,
     name text NOT NULL UNIQUE,
     ddl text NOT NULL,
     transactional boolean NOT NULL,
     check_ids boolean NOT NULL,
-    added_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+    added_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- A name, which is the same role in another server that a dump is restored to.
+    added_by name NOT NULL DEFAULT current_user
 );
-SELECT pg_catalog.pg_extension_config_dump('insta_ids.migration', '');
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.migration', '');
 
 -- What was applied to which shard, and what failed there when it was tried last. Without foreign keys, as a restore by
 -- several jobs loads the tables in any order.
-CREATE TABLE insta_ids.shard_migration (
+CREATE TABLE insta_ids_internal.shard_migration (
     shard integer NOT NULL,
     migration integer NOT NULL,
     at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -24,15 +27,25 @@ CREATE TABLE insta_ids.shard_migration (
     PRIMARY KEY (shard, migration),
     CHECK (message IS NOT NULL OR statement IS NULL AND sqlstate IS NULL)
 );
-SELECT pg_catalog.pg_extension_config_dump('insta_ids.shard_migration', '');
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard_migration', '');
+-- A failure is also noted of shards of others.
+CREATE TRIGGER require_owner BEFORE INSERT ON insta_ids_internal.shard_migration
+    FOR EACH ROW WHEN (NEW.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+CREATE TRIGGER require_owner_before BEFORE UPDATE OR DELETE ON insta_ids_internal.shard_migration
+    FOR EACH ROW WHEN (OLD.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+CREATE TRIGGER require_owner_after BEFORE UPDATE ON insta_ids_internal.shard_migration
+    FOR EACH ROW WHEN (NEW.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.shard_migration ENABLE ALWAYS TRIGGER require_owner;
+ALTER TABLE insta_ids_internal.shard_migration ENABLE ALWAYS TRIGGER require_owner_before;
+ALTER TABLE insta_ids_internal.shard_migration ENABLE ALWAYS TRIGGER require_owner_after;
 
 CREATE VIEW insta_ids.migration_status AS
 SELECT m.number, m.name, s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema,
        CASE WHEN a.shard IS NULL THEN 'pending' WHEN a.message IS NULL THEN 'applied' ELSE 'failed' END AS state,
        a.at, a.statement, a.sqlstate, a.message
-FROM insta_ids.shard s
-CROSS JOIN insta_ids.migration m
-LEFT JOIN insta_ids.shard_migration a ON a.shard = s.shard AND a.migration = m.number;
+FROM insta_ids_internal.shard s
+CROSS JOIN insta_ids_internal.migration m
+LEFT JOIN insta_ids_internal.shard_migration a ON a.shard = s.shard AND a.migration = m.number;
 
 CREATE FUNCTION insta_ids.keep_migration() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -40,9 +53,13 @@ AS $$
 DECLARE
     applied record;
 BEGIN
+    -- Taken over by another role, it is what it was.
+    IF to_jsonb(NEW) - '{added_at,added_by}'::text[] = to_jsonb(OLD) - '{added_at,added_by}'::text[] THEN
+        RETURN NEW;
+    END IF;
     PERFORM insta_ids.check_isolation('a migration cannot be replaced');
     SELECT count(*) AS shards, min(s.shard) AS first INTO applied
-    FROM insta_ids.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
+    FROM insta_ids_internal.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
     IF applied.shards > 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -50,18 +67,73 @@ BEGIN
             DETAIL = format('Shards that have it: %s. The first is shard %s.', applied.shards, applied.first),
             HINT = 'Add another one that changes what this one made.';
     END IF;
-    DELETE FROM insta_ids.shard_migration s WHERE s.migration = OLD.number;
+    DELETE FROM insta_ids_internal.shard_migration s WHERE s.migration = OLD.number;
     RETURN coalesce(NEW, OLD);
 END
 $$;
-CREATE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids.migration
+CREATE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids_internal.migration
     FOR EACH ROW EXECUTE FUNCTION insta_ids.keep_migration();
+
+-- Makes who writes a migration its author, and lets nobody write one of a role that the writer cannot act as. The rights
+-- that a migration runs with depend on it.
+CREATE FUNCTION insta_ids_internal.require_author() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles r WHERE r.rolname = OLD.added_by AND NOT pg_has_role(r.oid, 'USAGE')) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
+            DETAIL = 'Only roles that have the rights of that role can replace it, take it over or remove it.';
+    -- A superuser restores what others added.
+    ELSIF TG_OP <> 'DELETE' AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        NEW.added_by := current_user;
+        NEW.number := CASE TG_OP WHEN 'UPDATE' THEN OLD.number ELSE (
+            SELECT coalesce(max(m.number), 0) + 1 FROM insta_ids_internal.migration m) END;
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+CREATE TRIGGER require_author BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.migration
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_author();
+ALTER TABLE insta_ids_internal.migration ENABLE ALWAYS TRIGGER require_author;
+
+-- Whether a migration that this role added may run with the caller's rights: if the role has them all anyway. Statements can
+-- go back from the role that a session has set to the one that it began with, so that one counts, too, if it is a superuser.
+CREATE FUNCTION insta_ids_internal.is_trusted(author name) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM pg_roles r
+        WHERE r.rolname = author AND NOT EXISTS (
+            SELECT FROM pg_roles c
+            WHERE c.rolname = current_user AND NOT pg_has_role(r.oid, c.oid, 'USAGE')
+                OR c.rolname IN (current_user, session_user) AND c.rolsuper AND NOT r.rolsuper));
+END
+$$;
+
+CREATE FUNCTION insta_ids_internal.check_author(migration insta_ids_internal.migration) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT insta_ids_internal.is_trusted(migration.added_by) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('migration "%s" was added by role "%s"', migration.name, migration.added_by),
+            DETAIL = 'Its statements would run with your rights.',
+            HINT = format('Read it in insta_ids_internal.migration. Then add it with the same text as a superuser: SELECT insta_ids.add_migration(%L, ...).',
+                migration.name);
+    END IF;
+END
+$$;
 
 -- `kind` is ordinary, transaction control, session setting or concurrent; `at_once` is a concurrent statement as it can
 -- run in a transaction, where nobody else is; `schema` one that it names for what it makes or alters; `alters` has the
--- relations, named without a schema, that it alters.
+-- relations, named without a schema, that it alters; `makes` is a table that it makes, if that is neither a partition nor
+-- temporary.
 CREATE FUNCTION insta_ids.statements(ddl text)
-    RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[])
+    RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 CREATE FUNCTION insta_ids.note_transactions(failed boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'note_transactions_wrapper';
@@ -77,8 +149,8 @@ DECLARE
     config insta_ids.config := insta_ids.configured();
     most CONSTANT integer := 1000000;
     -- A shard's schema before a dot, wherever it stands.
-    shard_schema text := format('(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.',
-        regexp_replace(replace(config.prefix, '"', '""'), '(\W)', '\\\1', 'g'));
+    shard_schema text := format($re$(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.$re$,
+        regexp_replace(replace(config.prefix, '"', '""'), $re$(\W)$re$, $re$\\\1$re$, 'g'));
     next record;
     statements integer := 0;
 BEGIN
@@ -139,19 +211,20 @@ BEGIN
             MESSAGE = format('migration "%s" has no statement', name);
     END IF;
 
-    LOCK TABLE insta_ids.migration IN SHARE ROW EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM insta_ids.migration m WHERE m.name = add_migration.name) THEN
-        INSERT INTO insta_ids.migration
+    LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = add_migration.name) THEN
+        INSERT INTO insta_ids_internal.migration
         SELECT coalesce(max(m.number) + 1, 1), add_migration.name, add_migration.ddl,
                add_migration.transactional, add_migration.check_ids
-        FROM insta_ids.migration m;
+        FROM insta_ids_internal.migration m;
     ELSE
-        UPDATE insta_ids.migration m
+        UPDATE insta_ids_internal.migration m
         SET ddl = add_migration.ddl, transactional = add_migration.transactional,
-            check_ids = add_migration.check_ids, added_at = now()
+            check_ids = add_migration.check_ids, added_at = now(), added_by = current_user
         WHERE m.name = add_migration.name
-            AND (m.ddl, m.transactional, m.check_ids)
-                <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids);
+            AND ((m.ddl, m.transactional, m.check_ids)
+                    <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids)
+                OR NOT insta_ids_internal.is_trusted(m.added_by));
     END IF;
 END
 $$;
@@ -169,6 +242,7 @@ DECLARE
     config CONSTANT insta_ids.config := insta_ids.configured();
     layout_argument CONSTANT text := insta_ids.layout_argument(config.layout);
     minting CONSTANT oid[] := insta_ids.id_functions();
+    extension_schema CONSTANT text := insta_ids_internal.extension_schema();
 BEGIN
     RETURN QUERY
     WITH minting_columns AS (
@@ -192,7 +266,7 @@ BEGIN
             )
             SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
         ) f
-        CROSS JOIN LATERAL format('(@extschema@.id_shard(%s%s) = %s)',
+        CROSS JOIN LATERAL format('(%s.id_shard(%s%s) = %s)', extension_schema,
             format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname), layout_argument, s.shard)
             e (expression)
         CROSS JOIN LATERAL (
@@ -216,25 +290,48 @@ BEGIN
 END
 $$;
 
--- The search_path of a shard, before who calls' own.
+-- The search_path of a migration in a shard: the shard's schema, the extension's if nobody else may create functions in it
+-- that could be taken for its own, and the caller's.
 CREATE FUNCTION insta_ids.path_of(schema name, path text) RETURNS text
-    IMMUTABLE PARALLEL SAFE LANGUAGE sql
-    RETURN pg_catalog.concat_ws(', ', pg_catalog.quote_ident(schema), '@extschema@', nullif(path, ''));
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        SELECT concat_ws(', ', quote_ident(schema),
+            CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL THEN quote_ident(n.nspname) END, nullif(path, ''))
+        FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+        WHERE e.extname = 'insta_ids');
+END
+$$;
+
+-- Locks a relation until the transaction ends, in the weakest mode that keeps others from renaming it, from moving it to
+-- another schema and from dropping it.
+CREATE FUNCTION insta_ids_internal.hold_name(relation oid) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'hold_name_wrapper';
 
 -- Refuses to run in a shard what would run elsewhere: where its schema cannot be used, so that search_path passes it
--- over; or where it lacks a relation that the path has further down.
+-- over; or where it lacks a relation that the path has further down. The relations that are there keep their names until
+-- the transaction ends.
 CREATE FUNCTION insta_ids.check_path(schema name, path text, alters text[]) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     relation text;
+    held oid;
     elsewhere record;
 BEGIN
     IF NOT has_schema_privilege(schema, 'USAGE') THEN
         RAISE insufficient_privilege USING MESSAGE = format('permission denied for schema %s', schema);
     END IF;
     FOREACH relation IN ARRAY alters LOOP
-        CONTINUE WHEN to_regclass(format('%I.%I', schema, relation)) IS NOT NULL;
+        held := to_regclass(format('%I.%I', schema, relation));
+        WHILE held IS NOT NULL LOOP
+            PERFORM insta_ids_internal.hold_name(held);
+            -- Another session may have renamed it while this one waited for the lock.
+            EXIT WHEN held = to_regclass(format('%I.%I', schema, relation));
+            held := to_regclass(format('%I.%I', schema, relation));
+        END LOOP;
+        CONTINUE WHEN held IS NOT NULL;
         PERFORM set_config('search_path', path, true);
         SELECT n.nspname INTO elsewhere
         FROM pg_catalog.pg_class c
@@ -264,7 +361,7 @@ DECLARE
     shard_path text := insta_ids.path_of(schema, path);
     role CONSTANT text := current_setting('role');
     acting text;
-    migration insta_ids.migration;
+    migration insta_ids_internal.migration;
     next record;
     applying xid;
     defaults bigint;
@@ -272,15 +369,17 @@ DECLARE
 BEGIN
     -- Locked, so that what is applied is what is recorded: nobody replaces it meanwhile.
     FOR migration IN
-        SELECT * FROM insta_ids.migration m
+        SELECT * FROM insta_ids_internal.migration m
         WHERE NOT EXISTS (
-            SELECT FROM insta_ids.shard_migration s
+            SELECT FROM insta_ids_internal.shard_migration s
             WHERE s.shard = apply_migrations.shard AND s.migration = m.number AND s.message IS NULL)
         ORDER BY m.number FOR SHARE OF m
     LOOP
         EXIT WHEN NOT (migration.transactional OR new);
+        PERFORM insta_ids_internal.check_author(migration);
+        statement := 1;
         BEGIN
-            INSERT INTO insta_ids.shard_migration (shard, migration) VALUES (apply_migrations.shard, migration.number)
+            INSERT INTO insta_ids_internal.shard_migration (shard, migration) VALUES (apply_migrations.shard, migration.number)
             ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
             SET at = excluded.at, statement = NULL, sqlstate = NULL, message = NULL
             RETURNING xmin INTO applying;
@@ -289,7 +388,7 @@ BEGIN
             FOR next IN
                 SELECT s.number, coalesce(s.at_once, s.statement) AS statement, s.alters
                 FROM insta_ids.statements(migration.ddl) WITH ORDINALITY
-                    s (statement, kind, at_once, schema, alters, number)
+                    s (statement, kind, at_once, schema, alters, makes, number)
                 ORDER BY s.number
             LOOP
                 statement := next.number;
@@ -332,6 +431,41 @@ BEGIN
 END
 $$;
 
+-- Refuses shards whose schemas Citus distributes, if a migration that they lack makes a table. Citus distributes a table
+-- when the client itself sends CREATE TABLE, and leaves on this node what a function creates.
+CREATE FUNCTION insta_ids_internal.check_distributed(shards integer[], hint text) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    distributed oid[];
+    stuck record;
+BEGIN
+    IF to_regclass('pg_catalog.pg_dist_schema') IS NULL THEN
+        RETURN;
+    END IF;
+    EXECUTE 'SELECT array_agg(d.schemaid) FROM pg_catalog.pg_dist_schema d' INTO distributed;
+    WITH made AS MATERIALIZED (
+        SELECT m.number, m.name, s.makes
+        FROM insta_ids_internal.migration m CROSS JOIN LATERAL insta_ids.statements(m.ddl) s
+        WHERE s.makes IS NOT NULL
+    )
+    SELECT m.name, m.makes, s.schema INTO stuck
+    FROM insta_ids_internal.shard_schema s
+    JOIN insta_ids.migration_status a ON a.shard = s.shard AND a.state <> 'applied'
+    JOIN made m ON m.number = a.number
+    WHERE s.shard = ANY (shards) AND s.oid = ANY (distributed)
+        AND to_regclass(format('%I.%I', s.schema, m.makes)) IS NULL
+    ORDER BY s.shard, m.number LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migration "%s" would create table "%s" on this node only', stuck.name, stuck.makes),
+            DETAIL = format('Citus distributes schema "%s", but no table that a function creates in it.', stuck.schema),
+            HINT = hint;
+    END IF;
+END
+$$;
+
 CREATE PROCEDURE insta_ids.migrate(
         first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
     LANGUAGE plpgsql
@@ -358,15 +492,22 @@ BEGIN
         SELECT DISTINCT s.shard FROM insta_ids.migration_status s
         WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
         ORDER BY s.shard);
+    PERFORM insta_ids_internal.check_author(m)
+    FROM insta_ids_internal.migration m
+    WHERE m.number IN (SELECT s.number FROM insta_ids.migration_status s WHERE s.state <> 'applied' AND s.shard = ANY (todo))
+    ORDER BY m.number;
+    PERFORM insta_ids_internal.check_distributed(todo,
+        'Create it first in each shard''s schema by CREATE TABLE IF NOT EXISTS, sent by the client itself.'::text);
     CALL insta_ids.commit_batch('migrate', cardinality(todo), done, failed);
 
     FOREACH number IN ARRAY todo LOOP
         LOOP
             -- What another session migrates is left to it, and what moves or is fenced to who opens it.
-            PERFORM FROM insta_ids.shard s
-            WHERE s.shard = number AND NOT EXISTS (SELECT FROM insta_ids.fence f WHERE f.shard = s.shard)
+            PERFORM FROM insta_ids_internal.shard s
+            WHERE s.shard = number AND NOT EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = s.shard)
             FOR NO KEY UPDATE SKIP LOCKED;
-            IF NOT FOUND THEN
+            -- The statement above may have begun before the shard was fenced.
+            IF NOT FOUND OR EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = number) THEN
                 busy := busy + 1;
                 EXIT;
             END IF;
@@ -382,7 +523,7 @@ BEGIN
                     first_failure := outcome;
                 END IF;
                 held := held + 1;
-                INSERT INTO insta_ids.shard_migration
+                INSERT INTO insta_ids_internal.shard_migration
                 VALUES (number, outcome.failed, clock_timestamp(), outcome.statement, outcome.code, outcome.message)
                 ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
                 SET at = excluded.at, statement = excluded.statement,
@@ -414,13 +555,13 @@ BEGIN
             WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
             GROUP BY s.shard
         ) next
-        JOIN insta_ids.migration m ON m.number = next.number AND NOT m.transactional
+        JOIN insta_ids_internal.migration m ON m.number = next.number AND NOT m.transactional
         GROUP BY m.name
     LOOP
         RAISE NOTICE USING
             MESSAGE = format('migration "%s" waits, as it cannot run in a transaction', waiting.name),
             DETAIL = format('Shards for which it is next: %s.', waiting.shards),
-            HINT = format('In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec', waiting.name);
+            HINT = format($hint$In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec$hint$, waiting.name);
     END LOOP;
     IF busy > 0 THEN
         RAISE NOTICE 'shards left to another session, or fenced: %', busy;
@@ -444,10 +585,11 @@ CREATE FUNCTION insta_ids.migration_script(name text) RETURNS SETOF text
 AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
-    migration insta_ids.migration;
+    migration insta_ids_internal.migration;
 BEGIN
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     migration := insta_ids.migration_by_script(name);
+    PERFORM insta_ids_internal.check_author(migration);
     RETURN QUERY
     SELECT line
     FROM (
@@ -466,13 +608,13 @@ END
 $$;
 
 -- The migration of this name, which must be one that cannot run in a transaction.
-CREATE FUNCTION insta_ids.migration_by_script(name text) RETURNS insta_ids.migration
+CREATE FUNCTION insta_ids.migration_by_script(name text) RETURNS insta_ids_internal.migration
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    migration insta_ids.migration;
+    migration insta_ids_internal.migration;
 BEGIN
-    SELECT * INTO migration FROM insta_ids.migration m WHERE m.name = migration_by_script.name;
+    SELECT * INTO migration FROM insta_ids_internal.migration m WHERE m.name = migration_by_script.name;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -491,15 +633,18 @@ CREATE FUNCTION insta_ids.start_migration(name text, shard integer, path text) R
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    migration insta_ids_internal.migration;
     schema name;
     shard_path text;
     alters text[];
 BEGIN
     PERFORM insta_ids.note_transactions(false);
     BEGIN
+        migration := insta_ids.migration_by_script(name);
+        PERFORM insta_ids_internal.check_author(migration);
         schema := insta_ids.schema_of(shard);
         shard_path := insta_ids.path_of(schema, path);
-        SELECT s.alters INTO alters FROM insta_ids.statements((insta_ids.migration_by_script(name)).ddl) s;
+        SELECT s.alters INTO alters FROM insta_ids.statements(migration.ddl) s;
         PERFORM insta_ids.check_path(schema, shard_path, alters);
         PERFORM set_config('search_path', shard_path, false);
     EXCEPTION WHEN OTHERS THEN
@@ -514,12 +659,12 @@ CREATE FUNCTION insta_ids.finish_migration(name text, shard integer, ddl_md5 tex
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    migration insta_ids.migration := insta_ids.migration_by_script(name);
+    migration insta_ids_internal.migration := insta_ids.migration_by_script(name);
     committed boolean := insta_ids.transactions_committed();
     invalid text;
     failure text;
 BEGIN
-    PERFORM FROM insta_ids.shard s WHERE s.shard = finish_migration.shard FOR NO KEY UPDATE;
+    PERFORM FROM insta_ids_internal.shard s WHERE s.shard = finish_migration.shard FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -530,7 +675,7 @@ BEGIN
             MESSAGE = 'insta_ids.start_migration() was not called in this session';
     END IF;
     -- What is applied is what is recorded, and no other session replaces it now.
-    SELECT * INTO migration FROM insta_ids.migration m WHERE m.number = migration.number FOR SHARE;
+    SELECT * INTO migration FROM insta_ids_internal.migration m WHERE m.number = migration.number FOR SHARE;
     SELECT i.indexrelid::regclass INTO invalid
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE NOT i.indisvalid AND c.relnamespace = to_regnamespace(quote_ident(insta_ids.schema_of(shard)))
@@ -540,7 +685,7 @@ BEGIN
         WHEN md5(migration.ddl) IS DISTINCT FROM ddl_md5 THEN 'it was replaced after its script was made'
         WHEN invalid IS NOT NULL THEN format('index %s is invalid', invalid)
     END;
-    INSERT INTO insta_ids.shard_migration AS a (shard, migration, message)
+    INSERT INTO insta_ids_internal.shard_migration AS a (shard, migration, message)
     VALUES (finish_migration.shard, migration.number, failure)
     ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
     SET at = excluded.at, statement = NULL, sqlstate = NULL, message = excluded.message
@@ -555,3 +700,4 @@ BEGIN
     END IF;
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

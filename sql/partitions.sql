@@ -1,4 +1,5 @@
 -- Partitions by time.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- The zone in which each parent's partitions begin and end, and the layout of its ids.
 CREATE TABLE insta_ids.partitioned (
@@ -35,13 +36,14 @@ $$;
 CREATE TRIGGER check_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids.partitioned
     FOR EACH ROW EXECUTE FUNCTION insta_ids.check_partitioned_owner();
 
+-- For all roles: it reads the catalog alone.
 CREATE FUNCTION insta_ids.partitions(parent regclass)
     RETURNS TABLE (partition regclass, ids int8range, times tstzrange)
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     kind record;
-    layout @extschema@.id_layout := coalesce(
+    layout insta_ids.partitioned.layout%TYPE := coalesce(
         (SELECT p.layout FROM insta_ids.partitioned p WHERE p.parent = partitions.parent), 'instagram');
 BEGIN
     SELECT c.relname, p.partrelid IS NOT NULL AS partitioned, pg_get_partkeydef(c.oid) AS key,
@@ -74,7 +76,7 @@ BEGIN
     -- The default partition has no bounds.
     LEFT JOIN LATERAL (
         SELECT int8range(m[1]::bigint, m[2]::bigint) AS ids,
-               tstzrange(@extschema@.id_time(m[1]::bigint, layout), @extschema@.id_time(m[2]::bigint, layout)) AS times
+               tstzrange(insta_ids_internal.id_time(m[1]::bigint, layout), insta_ids_internal.id_time(m[2]::bigint, layout)) AS times
         FROM regexp_matches(
             pg_get_expr(c.relpartbound, c.oid),
             $re$FROM \((?:'(-?\d+)'|MINVALUE)\) TO \((?:'(-?\d+)'|MAXVALUE)\)$re$) m
@@ -138,10 +140,11 @@ BEGIN
     PERFORM insta_ids.partitions(parent);
 
     -- What ATTACH PARTITION takes: writers and readers go on, other calls wait, and find the partitions.
-    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+    PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
+    PERFORM insta_ids_internal.hold_schema_of(parent);
 
-    SELECT c.relname, n.nspname, t.spcname, m.amname, k.attname AS key,
-           p.partdefid::regclass AS rest, d.relname AS rest_name, pg_get_userbyid(c.relowner) AS owner
+    SELECT c.relname, n.nspname, t.spcname, m.amname, k.attname AS key, d.relname AS rest_name,
+           pg_get_userbyid(c.relowner) AS owner
     INTO facts
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -173,7 +176,7 @@ BEGIN
                 facts.relname, remembered.timezone, timezone),
             DETAIL = 'The time zone of the first call holds for all later ones.',
             HINT = 'Leave the time zone out.';
-    ELSIF layout OPERATOR(@extschema@.<>) remembered.layout THEN
+    ELSIF layout::text <> remembered.layout::text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('ids of "%s" have the layout "%s", not "%s"', facts.relname, remembered.layout, layout),
@@ -183,14 +186,14 @@ BEGIN
     timezone := remembered.timezone;
     layout := remembered.layout;
 
-    epoch := @extschema@.id_time(0::bigint, layout);
-    IF ms > 0 AND @extschema@.id_min(epoch + every, layout) = 0 THEN
+    epoch := insta_ids_internal.id_time(0::bigint, layout);
+    IF ms > 0 AND insta_ids_internal.id_min(epoch + every, layout) = 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('interval "%s" is shorter than the unit of layout "%s"', every, layout);
     END IF;
     -- Refuses what ids do not hold, before anything is made.
-    PERFORM @extschema@.id_min(first, layout), @extschema@.id_min(last, layout);
+    PERFORM insta_ids_internal.id_min(first, layout), insta_ids_internal.id_min(last, layout);
     there := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
     -- There can be one at most.
     SELECT c.relname, p.ids INTO pending
@@ -227,7 +230,7 @@ BEGIN
         local := local + every;
         hi := local AT TIME ZONE zone;
         CONTINUE WHEN hi <= first;
-        bounds := int8range(@extschema@.id_min(lo, layout), @extschema@.id_min(hi, layout));
+        bounds := int8range(insta_ids_internal.id_min(lo, layout), insta_ids_internal.id_min(hi, layout));
         IF bounds && pending.ids THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
@@ -260,21 +263,16 @@ BEGIN
             EXECUTE format('ALTER TABLE %s OWNER TO %I', partition, facts.owner);
         END IF;
         BEGIN
-            EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
-                parent, partition, lower(bounds), upper(bounds));
+            PERFORM insta_ids_internal.as_owner(parent, format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
+                parent, partition, lower(bounds), upper(bounds)));
         EXCEPTION WHEN check_violation THEN
-            EXECUTE format('SELECT count(*) AS rows, min(%1$I) AS id FROM %2$s WHERE %1$I >= $1 AND %1$I < $2',
-                facts.key, facts.rest)
-            INTO other USING lower(bounds), upper(bounds);
-            IF other.rows = 0 THEN
-                -- Row security hides them.
+            IF facts.rest_name IS NULL THEN
                 RAISE;
             END IF;
             RAISE EXCEPTION USING
                 ERRCODE = 'check_violation',
                 MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.rest_name, name),
-                DETAIL = format('It has %s of them; the first has the id %s, of %s.',
-                    other.rows, other.id, @extschema@.id_time(other.id, layout)),
+                DETAIL = format('They are those with %1$I >= %2$s AND %1$I < %3$s.', facts.key, lower(bounds), upper(bounds)),
                 HINT = 'Move them out of it, create the partition, and insert them anew.';
         END;
         RETURN NEXT partition::regclass;
@@ -286,7 +284,7 @@ CREATE FUNCTION insta_ids.drop_partitions(parent regclass, before timestamptz) R
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout @extschema@.id_layout;
+    layout insta_ids.partitioned.layout%TYPE;
     bound bigint;
     referred boolean;
     dropped record;
@@ -294,7 +292,8 @@ BEGIN
     PERFORM insta_ids.check_isolation('partitions cannot be dropped');
     -- Refuses what is no such parent.
     PERFORM insta_ids.partitions(parent);
-    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+    PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
+    PERFORM insta_ids_internal.hold_schema_of(parent);
     SELECT p.layout INTO layout FROM insta_ids.partitioned p WHERE p.parent = drop_partitions.parent;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -304,7 +303,7 @@ BEGIN
             HINT = 'Call insta_ids.create_partitions first, with the layout of its ids.';
     END IF;
     -- Before the first id there is nothing to drop.
-    bound := @extschema@.id_min(greatest(before, @extschema@.id_time(0::bigint, layout)), layout);
+    bound := insta_ids_internal.id_min(greatest(before, insta_ids_internal.id_time(0::bigint, layout)), layout);
     referred := EXISTS (SELECT FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = parent);
     FOR dropped IN
         SELECT p.partition::text AS name, c.relname, c.relkind, h.inhdetachpending AS pending
@@ -323,10 +322,11 @@ BEGIN
         END IF;
         IF referred THEN
             -- Foreign keys depend on each partition; detaching checks that no row does.
-            EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', parent, dropped.name);
+            PERFORM insta_ids_internal.as_owner(parent, format('ALTER TABLE %s DETACH PARTITION %s', parent, dropped.name));
         END IF;
         EXECUTE format('DROP %s %s', CASE dropped.relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END, dropped.name);
         RETURN NEXT dropped.name;
     END LOOP;
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

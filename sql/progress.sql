@@ -1,7 +1,8 @@
 -- Long work: procedures that commit batch by batch, and tell how far they are.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- What runs, and what was ended before it could say so.
-CREATE TABLE insta_ids.work (
+CREATE TABLE insta_ids_internal.work (
     pid integer PRIMARY KEY,
     command text NOT NULL,
     total integer NOT NULL,
@@ -15,7 +16,7 @@ CREATE TABLE insta_ids.work (
 CREATE VIEW insta_ids.progress AS
 SELECT w.pid, w.command, w.total, w.done, w.failed, w.total - w.done AS remaining, w.started_at, r.per_second,
        make_interval(secs => (w.total - w.done) / nullif(r.per_second, 0)) AS time_left
-FROM insta_ids.work w
+FROM insta_ids_internal.work w
 JOIN pg_stat_activity a ON a.pid = w.pid
     -- To who may not see what others do, both are NULL; that a transaction of theirs is open is no secret.
     AND coalesce(
@@ -63,24 +64,24 @@ CREATE PROCEDURE insta_ids.commit_batch(command text, total integer, done intege
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    work insta_ids.work;
+    work insta_ids_internal.work;
     seconds numeric;
 BEGIN
-    UPDATE insta_ids.work w
+    UPDATE insta_ids_internal.work w
     SET done = commit_batch.done, failed = commit_batch.failed, updated_at = clock_timestamp(),
         told_at = CASE WHEN clock_timestamp() - w.told_at >= '1 s' THEN clock_timestamp() ELSE w.told_at END
     WHERE w.pid = pg_backend_pid() AND w.started_at = statement_timestamp()
     RETURNING w.* INTO work;
     IF NOT FOUND THEN
-        DELETE FROM insta_ids.work w
+        DELETE FROM insta_ids_internal.work w
         WHERE w.pid = pg_backend_pid() OR NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = w.pid);
-        INSERT INTO insta_ids.work
+        INSERT INTO insta_ids_internal.work
         SELECT pg_backend_pid(), command, total, done, failed, statement_timestamp(), now, now
         FROM clock_timestamp() now
         RETURNING * INTO work;
     END IF;
     IF done = total THEN
-        DELETE FROM insta_ids.work w WHERE w.pid = pg_backend_pid();
+        DELETE FROM insta_ids_internal.work w WHERE w.pid = pg_backend_pid();
     END IF;
 
     CALL insta_ids.new_transaction();
@@ -133,3 +134,4 @@ BEGIN
     END IF;
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

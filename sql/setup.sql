@@ -1,4 +1,16 @@
 -- Setting up: how many shards there are, what their schemas are called, which layout their ids have.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- The value of one of the extension's settings. PostgreSQL does not know them before the session has loaded the library,
+-- which a call of one of its functions does.
+CREATE FUNCTION insta_ids_internal.setting(name text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids.library_version();
+    RETURN current_setting(name);
+END
+$$;
 
 -- Refuses a transaction whose snapshot is older than the locks it takes: it does not see what others wrote before.
 CREATE FUNCTION insta_ids.check_isolation(what text) RETURNS void
@@ -16,31 +28,28 @@ $$;
 
 -- The functions that all ids come from.
 CREATE FUNCTION insta_ids.id_functions() RETURNS oid[]
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE PARALLEL SAFE LANGUAGE sql
     RETURN ARRAY[
         '@extschema@.next_id(integer, regclass)'::regprocedure,
         '@extschema@.next_id(integer, regclass, @extschema@.id_layout)'::regprocedure,
         '@extschema@.next_ids(integer, regclass, integer)'::regprocedure,
-        '@extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout)'::regprocedure];
-END
-$$;
+        '@extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout)'::regprocedure]::oid[];
 
 -- The last argument of next_id, where it is not the default.
 CREATE FUNCTION insta_ids.layout_argument(layout @extschema@.id_layout) RETURNS text
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN CASE WHEN layout OPERATOR(@extschema@.=) 'instagram' THEN ''
-        ELSE pg_catalog.format(', %L::@extschema@.id_layout', layout) END;
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE WHEN layout OPERATOR(@extschema@.=) 'instagram'::@extschema@.id_layout THEN ''
+        ELSE pg_catalog.format(', %L::%s.id_layout', layout, insta_ids_internal.extension_schema()) END;
 
 -- One row, from init on.
-CREATE TABLE insta_ids.config (
+CREATE TABLE insta_ids_internal.config (
     shards integer NOT NULL,
     prefix name NOT NULL,
     layout @extschema@.id_layout NOT NULL
 );
-CREATE UNIQUE INDEX config_once ON insta_ids.config ((true));
-SELECT pg_catalog.pg_extension_config_dump('insta_ids.config', '');
+CREATE UNIQUE INDEX config_once ON insta_ids_internal.config ((true));
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.config', '');
+CREATE VIEW insta_ids.config AS SELECT c.shards, c.prefix, c.layout FROM insta_ids_internal.config c;
 
 CREATE FUNCTION insta_ids.keep_config() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -52,27 +61,72 @@ BEGIN
         DETAIL = 'Ids, schemas and what others remember of them were made with these.';
 END
 $$;
-CREATE TRIGGER keep BEFORE UPDATE OR DELETE OR TRUNCATE ON insta_ids.config
+CREATE TRIGGER keep BEFORE UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.config
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.keep_config();
 
+-- Keeps what is written down of shards to who owns their schemas. A row that somebody else has forged would have a superuser's
+-- call drop or fence a schema with rows. What is written of a schema that is not there would be of whoever makes it later.
+CREATE FUNCTION insta_ids_internal.require_shard_owner() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    prefix name;
+    other name;
+BEGIN
+    -- A restore loads the tables in any order.
+    IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        RETURN coalesce(NEW, OLD);
+    END IF;
+    prefix := (insta_ids.configured()).prefix;
+    -- Of a schema that is gone, nothing is left to protect; and what is left of a moved shard has another name.
+    SELECT min(s.schema) INTO other
+    FROM (VALUES (to_jsonb(OLD), false), (to_jsonb(NEW), true)) w (written, is_new)
+    CROSS JOIN LATERAL (
+        SELECT prefix || s.shard, true, w.is_new AND TG_TABLE_NAME <> 'moved'
+        FROM jsonb_array_elements_text(coalesce(w.written -> 'shards', jsonb_build_array(w.written -> 'shard'))) s (shard)
+        UNION ALL
+        -- A move keeps others from what is between its first and last shard.
+        SELECT prefix || s.shard, true, false
+        FROM insta_ids_internal.shard s
+        WHERE s.shard BETWEEN (w.written ->> 'first')::integer AND (w.written ->> 'last')::integer
+        UNION ALL
+        SELECT w.written ->> 'schema',
+               w.written ->> 'schema' IN (concat(prefix, w.written ->> 'shard', '__moved'), 'moved__' || (w.written ->> 'shard')),
+               w.is_new
+    ) s (schema, is_of_shard, must_exist)
+    LEFT JOIN pg_namespace n ON n.nspname = s.schema
+    WHERE NOT s.is_of_shard OR NOT coalesce(pg_has_role(n.nspowner, 'USAGE'), NOT s.must_exist);
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('must be owner of schema %I', other);
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+
 -- The shards of this database.
-CREATE TABLE insta_ids.shard (
+CREATE TABLE insta_ids_internal.shard (
     shard integer PRIMARY KEY,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
-SELECT pg_catalog.pg_extension_config_dump('insta_ids.shard', '');
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard', '');
+CREATE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.shard
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+-- As all triggers that keep rows to some roles: also in sessions that apply changes of another server.
+ALTER TABLE insta_ids_internal.shard ENABLE ALWAYS TRIGGER require_owner;
 
-CREATE VIEW insta_ids.shard_schema AS
+CREATE VIEW insta_ids_internal.shard_schema AS
 SELECT s.shard, p.schema, n.oid
-FROM insta_ids.shard s
+FROM insta_ids_internal.shard s
 CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
 LEFT JOIN pg_namespace n ON n.nspname = p.schema;
 
 -- What rows and values of shards are in: tables, also foreign ones, and sequences.
-CREATE VIEW insta_ids.shard_relation AS
+CREATE VIEW insta_ids_internal.shard_relation AS
 SELECT s.shard, s.schema, c.relname AS name, c.oid::regclass AS relation, c.relkind AS kind,
        c.relpersistence AS persistence, c.relispartition AS is_partition
-FROM insta_ids.shard_schema s
+FROM insta_ids_internal.shard_schema s
 JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f', 'S');
 
 CREATE FUNCTION insta_ids.configured() RETURNS insta_ids.config
@@ -100,7 +154,7 @@ AS $$
 DECLARE
     config insta_ids.config;
     -- An id of ones has the last shard.
-    last integer := @extschema@.id_shard((-1)::bigint, layout);
+    last integer := insta_ids_internal.id_shard((-1)::bigint, layout);
     longest integer := current_setting('max_identifier_length');
     taken record;
 BEGIN
@@ -126,7 +180,7 @@ BEGIN
                 octet_length(prefix || (shards - 1)::text), longest);
     END IF;
 
-    INSERT INTO insta_ids.config VALUES (shards, prefix, layout);
+    INSERT INTO insta_ids_internal.config VALUES (shards, prefix, layout);
     SELECT count(*) AS schemas, min(n.nspname) AS one INTO taken
     FROM generate_series(0, shards - 1) s JOIN pg_namespace n ON n.nspname = (prefix || s::text)::name;
     IF taken.schemas > 0 THEN
@@ -178,3 +232,4 @@ BEGIN
     RETURN config.prefix || shard::text;
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

@@ -1,4 +1,5 @@
 -- Shards: a schema each, with what next_id needs and every migration.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- Makes what every shard has besides its migrations, as far as it is not there.
 CREATE FUNCTION insta_ids.make_surface(shard integer) RETURNS void
@@ -13,13 +14,13 @@ BEGIN
     END IF;
     IF to_regprocedure(format('%I.next_id()', schema)) IS NULL THEN
         EXECUTE format('CREATE FUNCTION %1$I.next_id() RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE sql'
-            || ' RETURN @extschema@.next_id(%2$s, %3$L%4$s)',
-            schema, shard, format('%I.table_id_seq', schema), layout_argument);
+            || ' RETURN %5$s.next_id(%2$s, %3$L::pg_catalog.regclass%4$s)',
+            schema, shard, format('%I.table_id_seq', schema), layout_argument, insta_ids_internal.extension_schema());
     END IF;
     IF to_regprocedure(format('%I.next_id(regclass)', schema)) IS NULL THEN
         EXECUTE format('CREATE FUNCTION %1$I.next_id(seq_name regclass) RETURNS bigint'
-            || ' VOLATILE PARALLEL UNSAFE LANGUAGE sql RETURN @extschema@.next_id(%2$s, seq_name%3$s)',
-            schema, shard, layout_argument);
+            || ' VOLATILE PARALLEL UNSAFE LANGUAGE sql RETURN %4$s.next_id(%2$s, seq_name%3$s)',
+            schema, shard, layout_argument, insta_ids_internal.extension_schema());
     END IF;
 END
 $$;
@@ -33,21 +34,31 @@ DECLARE
     outcome record;
 BEGIN
     -- Nobody assigns or offers shards meanwhile.
-    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_moves(shard, shard), insta_ids.check_left(shard, shard);
-    -- Waits for another session that is making it.
-    INSERT INTO insta_ids.shard (shard) VALUES (make_shard.shard) ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN
+    -- Waits for another session that is dropping it.
+    PERFORM FROM insta_ids_internal.shard s WHERE s.shard = make_shard.shard FOR KEY SHARE;
+    IF FOUND THEN
         RETURN NULL;
-    ELSIF to_regnamespace(quote_ident(schema)) IS NOT NULL THEN
+    END IF;
+    -- The schema comes first: a row about a schema that is not there is refused.
+    BEGIN
+        -- Waits for another session that is making it.
+        EXECUTE format('CREATE SCHEMA %I', schema);
+    EXCEPTION WHEN duplicate_schema OR unique_violation THEN
+        IF EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = make_shard.shard) THEN
+            RETURN NULL;
+        END IF;
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_schema',
             MESSAGE = format('schema "%s" already exists', schema),
             DETAIL = format('It is not one that insta_ids made for shard %s.', shard),
             HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
-    END IF;
-    EXECUTE format('CREATE SCHEMA %I', schema);
+    END;
+    INSERT INTO insta_ids_internal.shard (shard) VALUES (make_shard.shard);
     PERFORM insta_ids.make_surface(shard);
+    PERFORM insta_ids_internal.check_distributed(ARRAY[shard],
+        'Create the shard after SET citus.enable_schema_based_sharding = off, then call citus_schema_distribute().'::text);
     SELECT * INTO outcome FROM insta_ids.apply_migrations(shard, path, true);
     IF outcome.failed IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -68,7 +79,7 @@ DECLARE
     schema pg_catalog.name;
 BEGIN
     PERFORM insta_ids.check_isolation('a shard cannot be made');
-    LOCK TABLE insta_ids.assignment IN ROW EXCLUSIVE MODE;
+    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids.check_placement(shard);
     schema := insta_ids.make_shard(shard, pg_catalog.current_setting('search_path'));
     IF schema IS NULL THEN
@@ -100,14 +111,14 @@ BEGIN
     -- Those that the map has on other nodes are theirs.
     todo := ARRAY(
         SELECT n FROM generate_series(first, last) n
-        WHERE NOT EXISTS (SELECT FROM insta_ids.shard s WHERE s.shard = n)
+        WHERE NOT EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = n)
             AND insta_ids.is_placed_here(n)
         ORDER BY n);
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
     WHERE s.nspname = (c.prefix || n::text)::name
         -- Another session may have made it since.
-        AND NOT EXISTS (SELECT FROM insta_ids.shard x WHERE x.shard = n)
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.shard x WHERE x.shard = n)
     ORDER BY n LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
@@ -119,6 +130,8 @@ BEGIN
 
     CALL insta_ids.commit_batch('create_shards', cardinality(todo), 0, 0);
     FOREACH number IN ARRAY todo LOOP
+        -- The lock is a statement of its own: a statement does not see what was committed after it began.
+        LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
         PERFORM insta_ids.check_placement(number), insta_ids.make_shard(number, path);
         done := done + 1;
         IF done = 1 THEN
@@ -170,33 +183,31 @@ END
 $$;
 
 CREATE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEFAULT false) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
     remains name;
     dropped oid;
     relation regclass;
-    has_rows boolean;
 BEGIN
     PERFORM insta_ids.check_moves(shard, shard);
-    SELECT d.schema INTO remains FROM insta_ids.moved d WHERE d.shard = drop_shard.shard FOR UPDATE;
+    SELECT d.schema INTO remains FROM insta_ids_internal.moved d WHERE d.shard = drop_shard.shard FOR UPDATE;
     IF remains IS NOT NULL THEN
-        UPDATE insta_ids.moved d SET schema = NULL WHERE d.shard = drop_shard.shard;
-        IF NOT force THEN
-            PERFORM insta_ids.check_dependents(shard, to_regnamespace(quote_ident(remains)));
+        UPDATE insta_ids_internal.moved d SET schema = NULL WHERE d.shard = drop_shard.shard;
+        schema := remains;
+    ELSE
+        DELETE FROM insta_ids_internal.fence f WHERE f.shard = drop_shard.shard;
+        DELETE FROM insta_ids_internal.shard s WHERE s.shard = drop_shard.shard;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'undefined_object',
+                MESSAGE = format('shard %s does not exist', shard);
         END IF;
-        EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', remains);
-        RETURN;
+        -- Another session may have offered the shard before this one had its row.
+        PERFORM insta_ids.check_moves(shard, shard);
+        DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = drop_shard.shard;
     END IF;
-    DELETE FROM insta_ids.fence f WHERE f.shard = drop_shard.shard;
-    DELETE FROM insta_ids.shard s WHERE s.shard = drop_shard.shard;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('shard %s does not exist', shard);
-    END IF;
-    DELETE FROM insta_ids.shard_migration s WHERE s.shard = drop_shard.shard;
     -- Only now: who had its row before may have dropped it, and made it anew.
     dropped := to_regnamespace(quote_ident(schema));
     IF dropped IS NULL THEN
@@ -207,12 +218,17 @@ BEGIN
         PERFORM insta_ids.check_isolation('whether a shard is empty cannot be told');
         -- Nothing is made in it from here on.
         PERFORM insta_ids.lock_schema(dropped);
+        -- Partitions and heirs in other schemas go with it, too.
         FOR relation IN
-            SELECT c.oid FROM pg_class c WHERE c.relnamespace = dropped AND c.relkind IN ('r', 'p') ORDER BY c.oid
+            WITH RECURSIVE tree AS (
+                SELECT c.oid FROM pg_class c WHERE c.relnamespace = dropped
+                UNION
+                SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+            )
+            SELECT c.oid FROM tree t JOIN pg_class c ON c.oid = t.oid WHERE c.relkind IN ('r', 'p') ORDER BY c.oid
         LOOP
-            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', relation);
-            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', relation) INTO has_rows;
-            IF has_rows THEN
+            PERFORM insta_ids_internal.lock_relation(relation, 'ACCESS EXCLUSIVE');
+            IF remains IS NULL AND insta_ids_internal.has_rows(relation) THEN
                 RAISE EXCEPTION USING
                     ERRCODE = 'object_not_in_prerequisite_state',
                     MESSAGE = format('shard %s is not empty', shard),
@@ -241,17 +257,17 @@ SELECT s.shard, s.schema, a.node,
        coalesce(r.tables, 0) AS tables, r.rows, coalesce(r.bytes, 0) AS bytes
 FROM (
     SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema, NULL AS state
-    FROM insta_ids.shard s
+    FROM insta_ids_internal.shard s
     UNION ALL
-    SELECT d.shard, d.schema, 'moved' FROM insta_ids.moved d WHERE d.schema IS NOT NULL
+    SELECT d.shard, d.schema, 'moved' FROM insta_ids_internal.moved d WHERE d.schema IS NOT NULL
 ) s
-LEFT JOIN insta_ids.assignment a ON s.shard BETWEEN a.first AND a.last
-LEFT JOIN insta_ids.fence f ON f.shard = s.shard
-LEFT JOIN insta_ids.move v ON s.shard = ANY (v.shards)
-CROSS JOIN (SELECT count(*) AS migrations FROM insta_ids.migration) t
+LEFT JOIN insta_ids_internal.assignment a ON s.shard BETWEEN a.first AND a.last
+LEFT JOIN insta_ids_internal.fence f ON f.shard = s.shard
+LEFT JOIN insta_ids_internal.move v ON s.shard = ANY (v.shards)
+CROSS JOIN (SELECT count(*) AS migrations FROM insta_ids_internal.migration) t
 LEFT JOIN (
     SELECT a.shard, count(*) AS tried, count(*) FILTER (WHERE a.message IS NULL) AS applied
-    FROM insta_ids.shard_migration a GROUP BY a.shard
+    FROM insta_ids_internal.shard_migration a GROUP BY a.shard
 ) m ON m.shard = s.shard
 LEFT JOIN pg_namespace n ON n.nspname = s.schema
 -- As of the last VACUUM or ANALYZE of each table, as pg_class has it.
@@ -275,15 +291,18 @@ BEGIN
             ERRCODE = 'undefined_object',
             MESSAGE = format('role "%s" does not exist', role);
     END IF;
-    EXECUTE format('GRANT SELECT, INSERT ON insta_ids.config TO %s', role);
+    EXECUTE format('GRANT USAGE ON SCHEMA insta_ids_internal TO %s', role);
+    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO %s', role);
+    EXECUTE format('GRANT INSERT, DELETE ON insta_ids.partitioned TO %s', role);
+    EXECUTE format('GRANT INSERT ON insta_ids_internal.config TO %s', role);
     EXECUTE format(
-        'GRANT SELECT, INSERT, UPDATE, DELETE'
-        || ' ON insta_ids.shard, insta_ids.migration, insta_ids.shard_migration, insta_ids.work, insta_ids.node,'
-        || ' insta_ids.assignment, insta_ids.map, insta_ids.fence, insta_ids.move, insta_ids.ended_move,'
-        || ' insta_ids.moved TO %s', role);
+        'GRANT INSERT, UPDATE, DELETE'
+        || ' ON insta_ids_internal.shard, insta_ids_internal.migration, insta_ids_internal.shard_migration,'
+        || ' insta_ids_internal.work, insta_ids_internal.node, insta_ids_internal.assignment, insta_ids_internal.map,'
+        || ' insta_ids_internal.fence, insta_ids_internal.move, insta_ids_internal.moved TO %s', role);
+    EXECUTE format('GRANT INSERT ON insta_ids_internal.ended_move TO %s', role);
     EXECUTE format(
-        'GRANT SELECT ON insta_ids.shards, insta_ids.shard_schema, insta_ids.shard_relation, insta_ids.migration_status,'
-        || ' insta_ids.progress, insta_ids.moves TO %s', role);
+        'GRANT SELECT ON insta_ids.shards, insta_ids.migration_status, insta_ids.progress, insta_ids.moves TO %s', role);
     EXECUTE format(
         'GRANT EXECUTE ON PROCEDURE insta_ids.create_shards, insta_ids.migrate, insta_ids.check_rows,'
         || ' insta_ids.commit_batch, insta_ids.new_transaction TO %s', role);
@@ -302,13 +321,13 @@ BEGIN
         || ' insta_ids.read_parts, insta_ids.check_differences, insta_ids.check_tables, insta_ids.time_not_reached,'
         || ' insta_ids.layout_argument, insta_ids.make_surface, insta_ids.adopt,'
         || ' insta_ids.release, insta_ids.read_function, insta_ids.write_function, insta_ids.quoted_list,'
-        || ' insta_ids.rewrite_function, insta_ids.lock_sequence, insta_ids.lock_foreign_table,'
+        || ' insta_ids.rewrite_function,'
         || ' insta_ids.named_sequence, insta_ids.minting_functions,'
         || ' insta_ids.filled_columns, insta_ids.native_defaults, insta_ids.minting_sequences,'
         || ' insta_ids.minting_state, insta_ids.stop_minting, insta_ids.await_clock, insta_ids.await_ids,'
         || ' insta_ids.adoption_reasons, insta_ids.check_schema_name, insta_ids.check_adoption,'
         || ' insta_ids.check_future, insta_ids.check_release,'
-        || ' insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
+        || ' insta_ids.create_partitions, insta_ids.drop_partitions, insta_ids.partitions, insta_ids.claim_shard, insta_ids.tell_of_dependents, insta_ids.unidentified_tables, insta_ids.check_map,'
         || ' insta_ids.check_dependents, insta_ids.check_left, insta_ids.is_placed_here, insta_ids.check_placement,'
         || ' insta_ids.own_node, insta_ids.forget_map, insta_ids.check_dsn, insta_ids.add_node, insta_ids.drop_node,'
         || ' insta_ids.check_node, insta_ids.set_assignments, insta_ids.assign, insta_ids.apply_map,'
@@ -318,7 +337,13 @@ BEGIN
         || ' insta_ids.open_move, insta_ids.move_outcome, insta_ids.commit_durably, insta_ids.check_movable,'
         || ' insta_ids.objects_json, insta_ids.partitions_json, insta_ids.relations_of, insta_ids.published_tables,'
         || ' insta_ids.move_offer, insta_ids.move_slot, insta_ids.move_lag, insta_ids.move_slots_lost,'
-        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.drop_slot, insta_ids.assign_moved,'
-        || ' insta_ids.move_finish, insta_ids.move_withdraw, insta_ids.move_hashes TO %s', role);
+        || ' insta_ids.move_fence, insta_ids.move_mark, insta_ids.assign_moved, insta_ids.move_finish,'
+        || ' insta_ids.move_withdraw, insta_ids.move_hashes,'
+        || ' insta_ids_internal.wait_ms, insta_ids_internal.steady_ms, insta_ids_internal.timeline,'
+        || ' insta_ids_internal.check_own_move, insta_ids_internal.slot_of, insta_ids_internal.hint_to_abort,'
+        || ' insta_ids_internal.check_publication, insta_ids_internal.drop_slots, insta_ids_internal.fence_offer,'
+        || ' insta_ids_internal.move_state, insta_ids_internal.connected_standbys, insta_ids_internal.standby_behind,'
+        || ' insta_ids_internal.partition_key, insta_ids_internal.is_in_doubt, insta_ids_internal.open_fence, insta_ids_internal.row_hashes TO %s', role);
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

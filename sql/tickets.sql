@@ -1,4 +1,5 @@
 -- Tickets: a server's are the values of an ordinary sequence, which is the user's own and no part of the extension.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
     RETURNS void
@@ -49,3 +50,4 @@ $$;
 
 CREATE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ticket_wrapper';
+SET LOCAL search_path = @extschema@, pg_temp;

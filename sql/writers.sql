@@ -1,33 +1,34 @@
 -- Writer slots: several servers mint for one shard, each the ids of its slot.
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- In force on this server: it is the setting's, from when the server started.
 CREATE FUNCTION insta_ids.writer_slot() RETURNS text
     STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'writer_slot_wrapper';
 
 -- What this database has taken, one row; without it, slot 0 of 1. Sessions read it with the map.
-CREATE TABLE insta_ids.writer (
+CREATE TABLE insta_ids_internal.writer (
     slot integer NOT NULL CHECK (slot >= 0),
     slots integer NOT NULL CHECK (slots > slot),
     taken_by xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
 );
-CREATE UNIQUE INDEX writer_once ON insta_ids.writer ((true));
-SELECT pg_catalog.pg_extension_config_dump('insta_ids.writer', '');
+CREATE UNIQUE INDEX writer_once ON insta_ids_internal.writer ((true));
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.writer', '');
 -- As the map.
-ALTER TABLE insta_ids.writer REPLICA IDENTITY FULL;
+ALTER TABLE insta_ids_internal.writer REPLICA IDENTITY FULL;
 
 -- As of a fence.
-CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids.writer
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.writer
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.fence_changed();
 
 CREATE FUNCTION insta_ids.taken_slot() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE sql
-    RETURN coalesce((SELECT pg_catalog.format('%s/%s', w.slot, w.slots) FROM insta_ids.writer w), '0/1');
+    RETURN coalesce((SELECT pg_catalog.format('%s/%s', w.slot, w.slots) FROM insta_ids_internal.writer w), '0/1');
 
 CREATE FUNCTION insta_ids.slot_of(writer_slot text, OUT slot integer, OUT slots integer)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF writer_slot ~ '^\d{1,5}/\d{1,5}$' THEN
+    IF writer_slot ~ '^[0-9]{1,5}/[0-9]{1,5}$' THEN
         slot := split_part(writer_slot, '/', 1);
         slots := split_part(writer_slot, '/', 2);
         IF slot < slots AND slots <= 65536 AND slots & slots - 1 = 0 THEN
@@ -59,7 +60,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('writer slot %s has not been taken in this database', insta_ids.writer_slot()),
             DETAIL = format('The server has it by "insta_ids.writer_slot"; the database has %s.', insta_ids.taken_slot()),
-            HINT = 'Take it with insta_ids.take_writer_slot().';
+            HINT = 'If no server has minted its ids yet: SELECT insta_ids.take_writer_slot(''-infinity'').';
     END IF;
 END
 $$;
@@ -73,10 +74,10 @@ DECLARE
     taken text;
 BEGIN
     PERFORM insta_ids.check_isolation('a writer slot cannot be taken'), insta_ids.commit_durably();
-    LOCK TABLE insta_ids.writer IN SHARE ROW EXCLUSIVE MODE;
+    LOCK TABLE insta_ids_internal.writer IN SHARE ROW EXCLUSIVE MODE;
     taken := insta_ids.taken_slot();
     IF until IS NULL AND slot <> taken
-        AND (NOT EXISTS (SELECT FROM insta_ids.writer) OR NOT insta_ids.slots_meet(slot, taken)
+        AND (NOT EXISTS (SELECT FROM insta_ids_internal.writer) OR NOT insta_ids.slots_meet(slot, taken)
             OR (insta_ids.slot_of(slot)).slots < (insta_ids.slot_of(taken)).slots)
     THEN
         RAISE EXCEPTION USING
@@ -89,8 +90,8 @@ BEGIN
     -- Also of a slot that was taken before: this may be a copy of a database that went on elsewhere.
     PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
     IF slot <> taken THEN
-        DELETE FROM insta_ids.writer;
-        INSERT INTO insta_ids.writer SELECT s.slot, s.slots FROM insta_ids.slot_of(slot) s;
+        DELETE FROM insta_ids_internal.writer;
+        INSERT INTO insta_ids_internal.writer SELECT s.slot, s.slots FROM insta_ids.slot_of(slot) s;
     END IF;
     RETURN slot;
 END
@@ -105,7 +106,7 @@ DECLARE
 BEGIN
     IF insta_ids.slots_meet(slot, own) OR insta_ids.slots_meet(slot, taken)
         -- Nor by a transaction that may be rolled back.
-        OR EXISTS (SELECT FROM insta_ids.writer w WHERE w.taken_by = pg_current_xact_id_if_assigned())
+        OR EXISTS (SELECT FROM insta_ids_internal.writer w WHERE w.taken_by = pg_current_xact_id_if_assigned())
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
@@ -118,3 +119,4 @@ BEGIN
     RETURN coalesce((SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c), '-infinity');
 END
 $$;
+SET LOCAL search_path = @extschema@, pg_temp;

@@ -42,13 +42,20 @@ extension_sql_file!(
     ]
 );
 extension_sql_file!("../sql/tickets.sql", name = "tickets");
-extension_sql_file!(
-    "../sql/partitions.sql",
-    name = "partitions",
-    requires = [api::reading::id_time_layout, api::reading::id_min_layout]
-);
+extension_sql_file!("../sql/internal.sql", name = "internal", requires = ["layouts"]);
 extension_sql_file!("../sql/clock.sql", name = "clock");
-extension_sql_file!("../sql/setup.sql", name = "setup", requires = [api::reading::id_shard_layout]);
+extension_sql_file!(
+    "../sql/setup.sql",
+    name = "setup",
+    requires = [
+        "internal",
+        api::minting::next_id,
+        api::minting::next_id_layout,
+        api::minting::next_ids,
+        api::minting::next_ids_layout,
+    ]
+);
+extension_sql_file!("../sql/partitions.sql", name = "partitions", requires = ["setup"]);
 extension_sql_file!("../sql/map.sql", name = "map", requires = ["setup"]);
 extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["map"]);
 extension_sql_file!("../sql/writers.sql", name = "writers", requires = ["clock", "fences"]);
@@ -75,6 +82,7 @@ extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 #[allow(non_snake_case)]
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    pg::errors::hide_backtraces();
     settings::define();
     pg::shared::prepare();
 }

@@ -18,6 +18,8 @@ pub struct Fence {
     pub shard: i32,
     /// The node that it moves to.
     pub to: Option<Vec<u8>>,
+    /// Whether it was open when this server was promoted, in a move that may have gone on without it.
+    pub is_in_doubt: bool,
 }
 
 /// Where the shards of a database are.
@@ -42,6 +44,8 @@ pub struct Elsewhere {
     pub shard: i32,
     /// Whether it is fenced here.
     pub is_fenced: bool,
+    /// Whether the server was promoted while the shard moved.
+    pub is_in_doubt: bool,
     /// The node that it moves to.
     pub to: Option<Vec<u8>>,
     /// The node that the map has it on.
@@ -108,6 +112,7 @@ impl Placement {
         Elsewhere {
             shard,
             is_fenced: fence.is_some(),
+            is_in_doubt: fence.is_some_and(|fence| fence.is_in_doubt),
             to: fence.and_then(|fence| fence.to.clone()),
             node: on.map(|on| on.node.clone()),
             here: self.here.clone(),

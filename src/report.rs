@@ -11,8 +11,8 @@ use crate::pg::catalog::Altered;
 use crate::pg::lease::NoLease;
 use crate::pg::map::NotMinted;
 use crate::pg::parser::SyntaxError;
+use crate::pg::relation::{NotLocked, NotRun};
 use crate::pg::sequence::NoSuchRelation;
-use crate::pg::session::{Kind, NotLockable};
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
 use crate::placement::Elsewhere;
@@ -61,6 +61,9 @@ pub(crate) struct NotAShortcode<'a> {
 /// A number of shards below one.
 pub(crate) struct NoShards(pub(crate) i32);
 
+/// A text that names no lock mode.
+pub(crate) struct NoLockMode<'a>(pub(crate) &'a [u8]);
+
 /// A text that the server's grammar refuses.
 pub(crate) struct NotSql<'a> {
     pub(crate) ddl: &'a [u8],
@@ -103,20 +106,37 @@ impl From<NoSuchRelation> for ErrorReport {
     }
 }
 
-impl From<NotLockable> for ErrorReport {
-    fn from(error: NotLockable) -> Self {
-        match error {
-            NotLockable::NoRelation(oid) => NoSuchRelation(oid).into(),
-            NotLockable::Other(name, kind) => {
-                let kind = match kind {
-                    Kind::Sequence => "sequence",
-                    Kind::ForeignTable => "foreign table",
-                };
-                report(
-                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                    format!("\"{}\" is not a {kind}", readable(&name)),
-                )
-            }
+impl From<NotLocked> for ErrorReport {
+    fn from(why: NotLocked) -> Self {
+        match why {
+            NotLocked::NoRelation(missing) => missing.into(),
+            NotLocked::OtherKind(name) => report(
+                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                format!("\"{}\" is not a table or sequence", readable(&name)),
+            ),
+        }
+    }
+}
+
+impl From<NoLockMode<'_>> for ErrorReport {
+    fn from(NoLockMode(mode): NoLockMode<'_>) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            format!("\"{}\" is not a lock mode", readable(mode)),
+        )
+        .set_detail("It can be SHARE UPDATE EXCLUSIVE, SHARE ROW EXCLUSIVE or ACCESS EXCLUSIVE.")
+    }
+}
+
+impl From<NotRun> for ErrorReport {
+    fn from(why: NotRun) -> Self {
+        match why {
+            NotRun::NoRelation(missing) => missing.into(),
+            NotRun::Refused => report(
+                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+                "command cannot be run as the owner of a relation",
+            )
+            .set_detail("It begins or ends a transaction, or copies from or to the client."),
         }
     }
 }
@@ -149,8 +169,7 @@ impl From<NoLease> for ErrorReport {
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             "insta_ids has no lease in this database",
         )
-        .set_detail("The sequence insta_ids.lease, which the extension owns, is not there.")
-        .set_hint("If the extension is from before version 0.2.0, run ALTER EXTENSION insta_ids UPDATE.")
+        .set_detail("The sequence insta_ids_internal.lease, which the extension owns, is not there.")
     }
 }
 
@@ -196,7 +215,7 @@ impl From<Refusal> for ErrorReport {
                 .set_detail("Each database that mints holds a lease in shared memory, for which there is room for 1024.")
                 .set_hint("Try again in some seconds."),
             Refusal::TooManyResets => report(full, "clock was reset too often")
-                .set_detail("It can be reset 65535 times while the server runs.")
+                .set_detail("It can be reset 4094 times while the server runs.")
                 .set_hint("Restart the server."),
         }
     }
@@ -213,7 +232,9 @@ impl From<NotMinted> for ErrorReport {
                     .set_detail(format!(
                         "The server has it by \"insta_ids.writer_slot\"; the database has {taken}."
                     ))
-                    .set_hint("Take it with insta_ids.take_writer_slot().")
+                    .set_hint(
+                        "If no server has minted its ids yet: SELECT insta_ids.take_writer_slot('-infinity').",
+                    )
             }
             NotMinted::NotTaken { slot: None, .. } => no_writer_slot(),
             NotMinted::Altered(altered) => altered.into(),
@@ -225,7 +246,7 @@ impl From<Altered> for ErrorReport {
     fn from(Altered(table): Altered) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            format!("table insta_ids.{} is not as the extension made it", readable(&table)),
+            format!("table insta_ids_internal.{} is not as the extension made it", readable(&table)),
         )
         .set_detail("A column that the library reads is of another type, or is not where it was.")
         .set_hint("Undo what was altered. If a column was dropped, dump the database and restore it.")
@@ -247,13 +268,19 @@ pub(crate) fn no_writer_slot() -> ErrorReport {
 }
 
 impl From<Elsewhere> for ErrorReport {
-    fn from(Elsewhere { shard, is_fenced, to, node, here, version }: Elsewhere) -> Self {
+    fn from(Elsewhere { shard, is_fenced, is_in_doubt, to, node, here, version }: Elsewhere) -> Self {
         let code = PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION;
         let name = |node: &[u8]| format!("node \"{}\"", readable(node));
         let here = if here.is_empty() { "no node".into() } else { name(&here) };
         let on = node.as_deref().map_or_else(|| "no node".into(), name);
         let map = format!("By version {version} of the map it is on {on}; this is {here}.");
         match (is_fenced, to) {
+            (true, Some(to)) if is_in_doubt => report(code, format!("shard {shard} is fenced"))
+                .set_detail(format!(
+                    "It was moving to {} when this server was promoted, and may be there. {map}",
+                    name(&to)
+                ))
+                .set_hint("Finish or end the move: the view insta_ids.moves has the statement."),
             (true, Some(to)) => report(code, format!("shard {shard} is fenced"))
                 .set_detail(format!("It moves to {}. {map}", name(&to)))
                 .set_hint("Try again in a second, then by a newer map."),

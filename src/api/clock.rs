@@ -8,7 +8,7 @@ use pgrx::prelude::*;
 
 use super::with_mint;
 use crate::mint::Clock;
-use crate::pg::clock::ServerClock;
+use crate::pg::clock::{self, ServerClock};
 use crate::pg::lease::LeaseSequence;
 use crate::pg::sequence::refuse_if_read_only;
 use crate::pg::shared;
@@ -89,4 +89,19 @@ fn stat_get_ids() -> Result<
 fn stat_reset() -> SqlResult<()> {
     shared::attach()?.stats.0.reset(ServerClock.now());
     Ok(())
+}
+
+#[pg_extern(sql = false)]
+fn wait_ms(ms: i32) {
+    clock::wait_ms(ms.into());
+}
+
+#[pg_extern(sql = false)]
+fn steady_ms() -> i64 {
+    clock::steady_ms()
+}
+
+#[pg_extern(sql = false)]
+fn limit_statement(ms: Option<i32>) {
+    clock::limit_statement(ms);
 }

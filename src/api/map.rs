@@ -25,6 +25,11 @@ fn forget_map() {
     map::forget_everywhere();
 }
 
+#[pg_extern(sql = false)]
+fn timeline() -> Option<i32> {
+    map::timeline()
+}
+
 /// By the newest snapshot.
 #[pg_extern(sql = false)]
 fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(schema, Text))>, ErrorReport> {

@@ -7,6 +7,7 @@ mod layouts;
 mod map;
 mod minting;
 mod reading;
+mod rows;
 mod shards;
 mod tickets;
 mod version;

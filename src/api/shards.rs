@@ -2,7 +2,6 @@
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
 use std::collections::HashMap;
-use std::ffi::CString;
 
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -11,9 +10,10 @@ use pgrx::prelude::*;
 use crate::ddl::without_concurrently;
 use crate::expression;
 use crate::pg::parser::{self, Kind};
+use crate::pg::relation::{self, LockMode};
 use crate::pg::session;
 use crate::pg::text::Text;
-use crate::report::{NoShards, NotSql, SqlResult};
+use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 
 /// Floor modulo: the remainder of a negative key is none.
 #[pg_extern(sql = false)]
@@ -38,12 +38,12 @@ fn statements(
             name!(at_once, Option<Text>),
             name!(schema, Option<Text>),
             name!(alters, Vec<Text>),
+            name!(makes, Option<Text>),
         ),
     >,
     ErrorReport,
 > {
-    // A text of SQL has no NULs.
-    let text = CString::new(ddl).unwrap_or_default();
+    let text = relation::c_string(ddl);
     let statements = parser::statements(&text).map_err(|error| NotSql { ddl, error })?;
     Ok(TableIterator::new(statements.into_iter().map(|statement| {
         let (kind, at_once) = match statement.kind {
@@ -54,7 +54,8 @@ fn statements(
             Kind::ConcurrentReindex => ("concurrent", Some(Vec::new())),
         };
         let alters = statement.alters.into_iter().map(Text).collect();
-        (Text(statement.text), kind, at_once.map(Text), statement.schema.map(Text), alters)
+        let (schema, makes) = (statement.schema.map(Text), statement.makes.map(Text));
+        (Text(statement.text), kind, at_once.map(Text), schema, alters, makes)
     })))
 }
 
@@ -74,13 +75,35 @@ fn lock_schema(schema: pg_sys::Oid) {
 }
 
 #[pg_extern(sql = false)]
-fn lock_sequence(sequence: pg_sys::Oid) -> SqlResult<()> {
-    Ok(session::lock_relation(sequence, session::Kind::Sequence)?)
+fn lock_relation(relation: pg_sys::Oid, mode: &[u8]) -> SqlResult<()> {
+    let mode = LockMode::parse(mode).ok_or(NoLockMode(mode))?;
+    Ok(relation::lock(relation, mode)?)
 }
 
 #[pg_extern(sql = false)]
-fn lock_foreign_table(table: pg_sys::Oid) -> SqlResult<()> {
-    Ok(session::lock_relation(table, session::Kind::ForeignTable)?)
+fn hold_name(relation: pg_sys::Oid) {
+    relation::hold_name(relation);
+}
+
+#[pg_extern(sql = false)]
+fn hold_schema_of(relation: pg_sys::Oid) -> SqlResult<()> {
+    Ok(relation::hold_schema_of(relation)?)
+}
+
+#[pg_extern(sql = false)]
+fn has_rows(table: pg_sys::Oid) -> SqlResult<bool> {
+    Ok(relation::has_rows(table)?)
+}
+
+#[pg_extern(sql = false)]
+fn last_value(sequence: pg_sys::Oid) -> SqlResult<Option<i64>> {
+    Ok(relation::last_value(sequence)?)
+}
+
+/// The command as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
+#[pg_extern(sql = false)]
+fn as_owner(relation: pg_sys::Oid, command: &[u8]) -> SqlResult<()> {
+    Ok(relation::run_as_owner(relation, &relation::c_string(command))?)
 }
 
 #[pg_extern(sql = false)]

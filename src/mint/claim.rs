@@ -133,16 +133,18 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         loop {
             // The lease before the time: whoever published it has raised the time to what it follows.
             let lease = self.leases.until(self.database);
-            // The slot before the time: then what others did to it is within their time, so within ours,
-            // and a session that was held up here does not wait for what is past.
-            let used = slot.used();
+            // The slot before the time: then what others did to it is within their time, so within ours.
+            // What is further ahead is of a time that was given up, and a session that was held up here does
+            // not wait for what is past.
+            let read = slot.read();
             let now = self.now(times)?;
+            let used = slot.used(read, now.stamp.at());
             let first = if earliest.generation() == now.stamp.generation() {
                 now.stamp.max(earliest)
             } else {
                 now.stamp
             };
-            let at = slot.first_free(used, layout, now.stamp.at(), first.at());
+            let at = slot.first_free(used, layout, first.at());
             let due = at.plus(-self.max_ahead_ms);
             if due > now.stamp.at() {
                 self.wait(&now, due);
@@ -155,7 +157,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
                 continue;
             }
             // If the server's time was reset meanwhile, the id is of a time that is no more.
-            if slot.claim(used, at) && self.time.stamp().generation() == until.generation() {
+            if slot.claim(used, at, now.stamp) && self.time.stamp().generation() == until.generation() {
                 self.stats.minted(self.session, at > first.at());
                 return Ok(Minted { id, until });
             }

@@ -8,8 +8,9 @@ use pgrx::datum::FromDatum;
 use pgrx::pg_sys;
 
 use super::layout::StoredLayout;
+use super::rows::each_row;
 
-const SCHEMA: &CStr = c"insta_ids";
+const SCHEMA: &CStr = c"insta_ids_internal";
 
 /// The OID of a relation of this name, if there is one and it is an extension's: no user's in its place.
 pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
@@ -88,22 +89,15 @@ pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row<'_>) -> T) -
     let mut all = Vec::new();
     let name;
     let lock = pg_sys::AccessShareLock.cast_signed();
-    // SAFETY: called in a transaction with the OID of a table. A scan without a snapshot takes the newest one. What an
-    // error leaves behind, the end of the transaction or subtransaction gives back.
+    // SAFETY: called in a transaction with the OID of a table. What an error leaves behind, the end of the
+    // transaction or subtransaction gives back.
     unsafe {
         let relation = pg_sys::table_open(table, lock);
         name = CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr()).to_bytes().to_vec();
-        let index = pg_sys::Oid::INVALID;
-        let scan =
-            pg_sys::systable_beginscan(relation, index, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::systable_getnext(scan);
-            if tuple.is_null() {
-                break;
-            }
-            all.push(read(&Row { tuple, columns: (*relation).rd_att, is_altered: &is_altered }));
-        }
-        pg_sys::systable_endscan(scan);
+        each_row(relation, std::ptr::null_mut(), |tuple, columns| {
+            all.push(read(&Row { tuple, columns, is_altered: &is_altered }));
+            true
+        });
         pg_sys::table_close(relation, lock);
     }
     if is_altered.get() { Err(Altered(name)) } else { Ok(all) }

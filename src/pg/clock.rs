@@ -85,6 +85,53 @@ impl Clock for ServerClock {
     }
 }
 
+/// Waits for so many milliseconds of the steady clock. `pg_sleep` goes by the system clock before PostgreSQL 17, and sleeps
+/// as much longer as that is set back.
+pub(crate) fn wait_ms(ms: i64) {
+    let until = steady_ms().saturating_add(ms);
+    loop {
+        let left = until - steady_ms();
+        if left <= 0 {
+            return;
+        }
+        ServerClock.wait(left);
+    }
+}
+
+/// The steady clock, in milliseconds.
+pub(crate) fn steady_ms() -> i64 {
+    steady_us() / 1000
+}
+
+/// The number of PostgreSQL's timer for `statement_timeout`.
+const STATEMENT_TIMEOUT: c_int = 3;
+
+// SAFETY: declared as in utils/timeout.h; neither raises an error.
+unsafe extern "C" {
+    fn enable_timeout_after(id: c_int, delay_ms: c_int);
+    fn disable_timeout(id: c_int, keep_indicator: bool);
+}
+
+/// Cancels the statement that runs after so many milliseconds, or when `statement_timeout` does if that is earlier; 0 is never.
+/// Without a number, `statement_timeout` alone holds again. The server forgets this at the end of the statement.
+pub(crate) fn limit_statement(ms: Option<i32>) {
+    // SAFETY: reads a setting and times of this session, and sets a timer that the server has made.
+    unsafe {
+        let own = (pg_sys::StatementTimeout > 0).then(|| {
+            let begun_us = pg_sys::GetCurrentStatementStartTimestamp();
+            let past_ms = (pg_sys::GetCurrentTimestamp() - begun_us) / 1000;
+            i32::try_from(i64::from(pg_sys::StatementTimeout) - past_ms).unwrap_or(i32::MAX).max(1)
+        });
+        disable_timeout(STATEMENT_TIMEOUT, false);
+        if ms == Some(0) {
+            return;
+        }
+        if let Some(ms) = ms.map(|ms| ms.max(1)).into_iter().chain(own).min() {
+            enable_timeout_after(STATEMENT_TIMEOUT, ms);
+        }
+    }
+}
+
 /// The system clock, in microseconds since the Unix epoch.
 fn system_us() -> i64 {
     read(CLOCK_REALTIME).us()

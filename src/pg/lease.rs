@@ -9,6 +9,7 @@ use pgrx::pg_sys;
 
 use super::catalog::{relation, tell_of_changes};
 use super::pauses;
+use super::relation::as_user;
 use super::sequence::database;
 use crate::id::Millis;
 use crate::mint::{LeaseKey, Lock, Record};
@@ -19,7 +20,7 @@ const WRITE: u32 = pg_sys::ShareUpdateExclusiveLock;
 /// The sequence in which the lease of this session's database is written down.
 pub(crate) struct LeaseSequence(pg_sys::Oid);
 
-/// The database has no such sequence: it is from before version 0.2.0 of the extension.
+/// The database has no such sequence: a superuser has taken it from the extension.
 pub(crate) struct NoLease;
 
 /// The sequence's OID, as this session knows it; 0 when it has to be looked up.
@@ -139,18 +140,7 @@ impl Record for LeaseSequence {
 /// Runs `access` with the rights of the server's first superuser: nobody else has any on the sequence. It is
 /// C code of the server's that calls nothing of a user's.
 fn as_owner<T>(access: impl FnOnce() -> T) -> T {
-    let mut user = pg_sys::Oid::INVALID;
-    let mut context = 0;
-    let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE.cast_signed();
-    // SAFETY: the two are written by the first call. If `access` raises an error, the end of the transaction or
-    // subtransaction sets both back.
-    unsafe {
-        pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context);
-        pg_sys::SetUserIdAndSecContext(pg_sys::BOOTSTRAP_SUPERUSERID.into(), context | local);
-        let result = access();
-        pg_sys::SetUserIdAndSecContext(user, context);
-        result
-    }
+    as_user(pg_sys::BOOTSTRAP_SUPERUSERID.into(), pg_sys::SECURITY_LOCAL_USERID_CHANGE, access)
 }
 
 /// Called by the server when a relation has changed, or all may have.

@@ -98,7 +98,7 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
         tell_of_changes(&TOLD, forget);
         match read(server)? {
             Some(known) => KNOWN.set(known),
-            // The extension's SQL is from before there was a map.
+            // While the script of CREATE EXTENSION runs, there is no map yet.
             None => return Ok(()),
         }
     }
@@ -164,6 +164,12 @@ pub(crate) fn forget_everywhere() {
     }
 }
 
+/// The timeline that the server writes, `None` on a standby.
+pub(crate) fn timeline() -> Option<i32> {
+    // SAFETY: reads shared memory; the second is asked for when recovery has ended.
+    unsafe { (!pg_sys::RecoveryInProgress()).then(|| pg_sys::GetWALInsertionTimeLine().cast_signed()) }
+}
+
 fn is_known() -> bool {
     matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY)
 }
@@ -198,16 +204,22 @@ fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
         || (0, Vec::new(), None),
         |(shards, prefix, layout)| (shards, prefix, Layout::try_from(layout).ok()),
     );
+    // A server that is promoted begins a new timeline. It may lack what its predecessor did last: the fence, after which the
+    // shards were handed over.
+    let timeline = timeline();
     // Fences before assignments, as each is read as it is then: who lets a shard go takes its fence away and assigns it
     // elsewhere at once.
     let fences = rows(fence, |row| {
-        let is_closed = row.boolean(2)?;
-        is_closed.then_some(Fence { shard: row.integer(1)?, to: row.name(3) })
+        let (is_closed, offered_on) = (row.boolean(2)?, row.integer(5));
+        let is_in_doubt = !is_closed && offered_on.is_some() && offered_on != timeline;
+        (is_closed || is_in_doubt).then_some(Fence { shard: row.integer(1)?, to: row.name(3), is_in_doubt })
     })?;
     // A server that has lost its name still knows which shards have left it.
     let moved = if here.is_empty() { relation(c"moved") } else { None };
     let left = match moved {
-        Some(moved) => rows(moved, |row| Some(Fence { shard: row.integer(1)?, to: row.name(3) }))?,
+        Some(moved) => {
+            rows(moved, |row| Some(Fence { shard: row.integer(1)?, to: row.name(3), is_in_doubt: false }))?
+        }
         None => Vec::new(),
     };
     pauses::at("fences read");

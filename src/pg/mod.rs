@@ -4,11 +4,14 @@
 pub(crate) mod argument;
 pub(crate) mod catalog;
 pub(crate) mod clock;
+pub(crate) mod errors;
 pub(crate) mod layout;
 pub(crate) mod lease;
 pub(crate) mod map;
 pub(crate) mod parser;
 pub(crate) mod pauses;
+pub(crate) mod relation;
+pub(crate) mod rows;
 pub(crate) mod sequence;
 pub(crate) mod session;
 pub(crate) mod shared;

@@ -18,6 +18,8 @@ pub(crate) struct Statement {
     pub(crate) schema: Option<Vec<u8>>,
     /// The relations, named without a schema, that it alters.
     pub(crate) alters: Vec<Vec<u8>>,
+    /// A table that it makes, if that is neither a partition nor temporary.
+    pub(crate) makes: Option<Vec<u8>>,
 }
 
 /// What a statement asks of the transaction and session it runs in.
@@ -65,6 +67,7 @@ pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
                     .filter(|target| target.is_there)
                     .map(|target| target.name)
                     .collect(),
+                makes: made_table((*raw).stmt),
             }
         });
         Ok(statements.collect())
@@ -169,6 +172,36 @@ unsafe fn calls_set_config(statement: *mut pg_sys::Node) -> bool {
                 && parts(node::<pg_sys::FuncCall>(value).funcname, false)
                     .is_some_and(|function| function.name == b"set_config")
         })
+    }
+}
+
+/// The name of a table that a statement makes, if that is neither a partition nor temporary.
+///
+/// # Safety
+/// The statement is one that the parser returned.
+unsafe fn made_table(statement: *mut pg_sys::Node) -> Option<Vec<u8>> {
+    // SAFETY: each node is what its tag says; the caller keeps the rest.
+    unsafe {
+        let of_create = |create: &pg_sys::CreateStmt| create.partbound.is_null().then_some(create.relation);
+        let relation = match (*statement).type_ {
+            NodeTag::T_CreateStmt => of_create(node(statement)),
+            NodeTag::T_CreateForeignTableStmt => {
+                of_create(&node::<pg_sys::CreateForeignTableStmt>(statement).base)
+            }
+            NodeTag::T_CreateTableAsStmt => {
+                let create = node::<pg_sys::CreateTableAsStmt>(statement);
+                (create.objtype == pg_sys::ObjectType::OBJECT_TABLE).then(|| (*create.into).rel)
+            }
+            NodeTag::T_SelectStmt => {
+                node::<pg_sys::SelectStmt>(statement).intoClause.as_ref().map(|into| into.rel)
+            }
+            _ => None,
+        };
+        let relation = relation?.as_ref()?;
+        if relation.relpersistence.to_ne_bytes() == [pg_sys::RELPERSISTENCE_TEMP] {
+            return None;
+        }
+        text(relation.relname).map(owned)
     }
 }
 

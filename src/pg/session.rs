@@ -1,6 +1,6 @@
-//! The session: what it has cached, how its transactions end, and the locks it takes.
+//! The session: what it has cached, how its transactions end, and the schemas it locks.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -104,55 +104,4 @@ pub(crate) fn lock_schema(schema: pg_sys::Oid) {
         let exclusive = pg_sys::AccessExclusiveLock.cast_signed();
         pg_sys::LockDatabaseObject(pg_sys::NamespaceRelationId, schema, 0, exclusive);
     }
-}
-
-/// What cannot be locked by SQL.
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    Sequence,
-    ForeignTable,
-}
-
-/// What is to be locked is of another kind.
-pub(crate) enum NotLockable {
-    NoRelation(u32),
-    /// It has this name, and is not of this kind.
-    Other(Vec<u8>, Kind),
-}
-
-/// Lets nobody take a value of a sequence, or write to a foreign table, until the transaction ends, when all have ended
-/// that did. It is one that the user may do so with.
-pub(crate) fn lock_relation(relation: pg_sys::Oid, kind: Kind) -> Result<(), NotLockable> {
-    let (relkind, object, privileges) = match kind {
-        Kind::Sequence => (
-            pg_sys::RELKIND_SEQUENCE,
-            pg_sys::ObjectType::OBJECT_SEQUENCE,
-            pg_sys::ACL_USAGE | pg_sys::ACL_UPDATE,
-        ),
-        Kind::ForeignTable => (
-            pg_sys::RELKIND_FOREIGN_TABLE,
-            pg_sys::ObjectType::OBJECT_FOREIGN_TABLE,
-            pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE,
-        ),
-    };
-    // SAFETY: takes any OID, and returns NULL or a string of the server's memory.
-    let name = unsafe { pg_sys::get_rel_name(relation) };
-    if name.is_null() {
-        return Err(NotLockable::NoRelation(relation.to_u32()));
-    }
-    // SAFETY: they take any OID. The lock waits, and raises an error if it is cancelled or waits too long; so does what
-    // reports a missing privilege.
-    unsafe {
-        if pg_sys::get_rel_relkind(relation).to_ne_bytes() != [relkind] {
-            return Err(NotLockable::Other(CStr::from_ptr(name).to_bytes().to_vec(), kind));
-        }
-        // One of them is enough.
-        let privilege =
-            pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::AclMode::from(privileges));
-        if privilege != pg_sys::AclResult::ACLCHECK_OK {
-            pg_sys::aclcheck_error(privilege, object, name);
-        }
-        pg_sys::LockRelationOid(relation, pg_sys::ShareRowExclusiveLock.cast_signed());
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ mod id;
 
 mod mint;
 
-use id::{Id, Layout, Millis, Seq, Shard};
+use id::{Fields, Id, Layout, Millis, Seq, Shard};
 use mint::{
     Clock, Event, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, SharedTime, Slot, Stamp, Stats,
 };
@@ -215,6 +215,27 @@ fn a_reset_beside_a_mint() {
         assert!(concurrent.until.at() != LAYOUT.time_of(later), "both used the residue");
         let given_up = concurrent.until.at().get() >= NOW + YEAR_MS;
         assert!(given_up || concurrent.until.at().get() <= NOW + AHEAD_MS);
+    });
+}
+
+/// Two sessions at a slot of a time that was given up, some units ahead, while the clock comes to where it was.
+#[test]
+fn a_slot_that_was_given_up() {
+    let layout = Layout::new(Fields { unit_ms: 1000, epoch: Millis::new(0), ..LAYOUT.fields() }).unwrap();
+    model(move || {
+        let server = server(0);
+        let mint = move |server: &Server, clock: i64| {
+            let (shard, seq) = (layout.shard(5).unwrap(), layout.seq(7).unwrap());
+            let clock = At(clock);
+            let mint = Mint { max_ahead_ms: 1000, ..server.with(&clock) };
+            mint.claim(layout, Slot::new(&server.cell, layout), Stamp::default(), shard, seq).unwrap().id
+        };
+        mint(&server, NOW + 10_000);
+        server.with(&At(NOW)).reset().unwrap();
+        let other = server.clone();
+        let session = thread::spawn(move || mint(&other, NOW));
+        let ids = vec![mint(&server, NOW), mint(&server, NOW + 10_000), session.join().unwrap()];
+        all_differ(ids);
     });
 }
 

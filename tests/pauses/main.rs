@@ -187,13 +187,13 @@ fn a_shard_that_leaves() {
     client
         .batch_execute(
             "SELECT insta_ids.init(10), insta_ids.add_node('a', ''), insta_ids.add_node('b', ''), insta_ids.assign(0, 9, 'a');
-             INSERT INTO insta_ids.fence VALUES (5, true, 'b')",
+             INSERT INTO insta_ids_internal.fence VALUES (5, true, 'b')",
         )
         .unwrap();
     let paused = Paused::at(&cluster, "fences read");
     client
         .batch_execute(
-            "BEGIN; DELETE FROM insta_ids.fence; UPDATE insta_ids.assignment SET node = 'b'; COMMIT",
+            "BEGIN; DELETE FROM insta_ids_internal.fence; UPDATE insta_ids_internal.assignment SET node = 'b'; COMMIT",
         )
         .unwrap();
     assert_eq!(paused.go_on(), []);

@@ -9,5 +9,6 @@ mod mint_layouts;
 mod placement;
 mod properties;
 mod published;
+mod resets;
 mod texts;
 mod writers;

@@ -511,6 +511,24 @@ fn a_reset_is_for_all_databases() {
     }
 }
 
+/// A slot has room for the number of 4095 generations.
+#[test]
+fn resets_that_could_not_be_told_apart_are_refused() {
+    let (server, clock, paper) = (Server::new(), Still::at(START), Paper::default());
+    let reset = || {
+        server.with(&clock, &paper).advance(START.plus(60_000)).unwrap();
+        server.with(&clock, &paper).reset()
+    };
+    for _ in 0..4094 {
+        reset().unwrap();
+        // Pushed on by those of the generations before, which are not far ahead.
+        let id = server.mint(&clock, &paper, &mut SessionOrder::default(), 7);
+        assert!(time(id) < START.plus(10_000));
+    }
+    assert_eq!(reset(), Err(Refusal::TooManyResets));
+    assert!(time(server.mint(&clock, &paper, &mut SessionOrder::default(), 7)) >= START.plus(60_000));
+}
+
 #[test]
 fn the_time_can_be_raised_and_outlives_a_crash() {
     let (clock, paper) = (Still::at(START), Paper::default());

@@ -21,7 +21,7 @@ struct Server {
 }
 
 /// Which slots are for units of that length.
-fn stretch(layout: Layout) -> usize {
+pub(crate) fn stretch(layout: Layout) -> usize {
     match layout.fields().unit_ms {
         0..8 => 0,
         8..64 => 1,

@@ -29,7 +29,7 @@ proptest! {
     fn is_here_as_the_map_says(
         assignments in assignments(), fenced in prop::collection::btree_set(0..120_i32, 0..5), here in "[abd]?"
     ) {
-        let fences: Vec<_> = fenced.iter().map(|&shard| Fence { shard, to: None }).collect();
+        let fences: Vec<_> = fenced.iter().map(|&shard| Fence { shard, to: None, is_in_doubt: false }).collect();
         let placement = Placement::new(100, node(&here), 7, assignments.clone(), fences);
         let mut all_here = true;
         for shard in -1..130 {

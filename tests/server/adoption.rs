@@ -195,8 +195,8 @@ const STATE: &str = "
     UNION ALL SELECT format('%s %s', oid, relname) FROM pg_class WHERE relnamespace::regnamespace::text ~ '^insta\\d'
     UNION ALL SELECT format('%s %s', conname, pg_get_constraintdef(oid)) FROM pg_constraint WHERE connamespace::regnamespace::text ~ '^insta\\d'
     UNION ALL SELECT format('%s %s', d.oid, d.adbin) FROM pg_attrdef d JOIN pg_class c ON c.oid = d.adrelid WHERE c.relnamespace::regnamespace::text ~ '^insta\\d'
-    UNION ALL SELECT 'shard ' || s FROM insta_ids.shard s
-    UNION ALL SELECT 'migration ' || m FROM insta_ids.shard_migration m
+    UNION ALL SELECT 'shard ' || s FROM insta_ids_internal.shard s
+    UNION ALL SELECT 'migration ' || m FROM insta_ids_internal.shard_migration m
     ORDER BY 1";
 
 const ADOPT: &str = "SELECT insta_ids.adopt('insta5', 5)";
@@ -325,7 +325,7 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
         }
     }
     assert_eq!(texts(client, CHECKS), [""; 0]);
-    assert_eq!(texts(client, "SELECT shard::text FROM insta_ids.shard"), ["6"]);
+    assert_eq!(texts(client, "SELECT shard::text FROM insta_ids_internal.shard"), ["6"]);
     goes_on(client, variant);
     assert_eq!(privileges_of_app(cluster, variant), privileges);
 
@@ -379,10 +379,22 @@ const CANNOT: &str = "schema insta5 cannot be adopted as shard 5";
 fn anew(client: &mut Client, change: &str) {
     run(
         client,
-        "SET client_min_messages = warning; DROP SCHEMA IF EXISTS insta5 CASCADE; DELETE FROM insta_ids.shard; DELETE FROM insta_ids.shard_migration",
+        "SET client_min_messages = warning; DROP SCHEMA IF EXISTS insta5 CASCADE; DELETE FROM insta_ids_internal.shard; DELETE FROM insta_ids_internal.shard_migration",
     );
     run(client, &Variant::new("article", ARTICLE).sql());
     run(client, change);
+}
+
+/// A session that has called nothing of the library yet does not know the extension's settings.
+#[test]
+fn looked_at_first_of_all() {
+    let cluster = Cluster::bare("adopted_first", &[]);
+    run(
+        &mut cluster.connect(),
+        "CREATE EXTENSION insta_ids; SELECT insta_ids.init(8); CREATE SCHEMA insta5; CREATE SEQUENCE insta5.table_id_seq",
+    );
+    run(&mut cluster.connect(), ARTICLE);
+    run(&mut cluster.connect(), "SELECT insta_ids.check_adoption('insta5', 5, true)");
 }
 
 #[test]
@@ -522,7 +534,7 @@ fn rows_that_are_not_the_shards_are_refused() {
          Column insta5.photos.id: Of 54 ids, 2 are of other shards, as {id} is, of shard 7."
     );
     let hint = "Give them new ids: UPDATE insta5.photos SET id = DEFAULT WHERE id < 0\n\
-         Move them to their shards, or give them new ids: UPDATE insta5.photos SET id = DEFAULT WHERE public.id_shard(id, 'time:41 shard:13 seq:10 epoch:1314220021721') <> 5";
+         Move them to their shards, or give them new ids: UPDATE insta5.photos SET id = DEFAULT WHERE public.id_shard(id) <> 5";
     assert_eq!(said(&error), ["55000", CANNOT, &detail, hint]);
     for statement in hint.lines().map(|line| line.rsplit(": ").next().unwrap()) {
         run(&mut client, statement);
@@ -615,7 +627,7 @@ fn it_is_looked_at_again_when_all_stand_still() {
             "{change}"
         );
     }
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 0);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 0);
 }
 
 #[test]
@@ -675,7 +687,7 @@ fn what_is_no_schema_for_it_is_refused() {
         ),
         (
             "SET ROLE other; SELECT insta_ids.adopt('insta5', 5)",
-            ["42501", "permission denied for table photos", "", ""],
+            ["42501", "must be owner of schema insta5", "", ""],
         ),
         (
             "SELECT insta_ids.adopt('insta5', 5, 'soon')",
@@ -823,7 +835,7 @@ fn who_is_there_first_goes_first() {
     run(&mut holder, "BEGIN; SELECT insta_ids.adopt('insta5', 5)");
     let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5, '200ms')");
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
-    run(&mut holder, "COMMIT; BEGIN; SELECT FROM insta_ids.shard FOR UPDATE");
+    run(&mut holder, "COMMIT; BEGIN; SELECT FROM insta_ids_internal.shard FOR UPDATE");
     let error = refused(&mut client, "SELECT insta_ids.release('insta5', '200ms')");
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
     run(&mut holder, "COMMIT");
@@ -844,7 +856,7 @@ fn who_is_there_first_goes_first() {
         &mut client,
         "BEGIN; SELECT insta_ids.release('insta5'); SELECT insta_ids.adopt('insta5', 5); INSERT INTO insta5.photos DEFAULT VALUES; SELECT insta_ids.release('insta5'); ROLLBACK",
     );
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 1);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 1);
 }
 
 #[test]
@@ -1528,7 +1540,7 @@ fn only_sequences_of_ones_own_are_locked() {
     let mut client = cluster.connect();
     run(
         &mut client,
-        "CREATE ROLE other; GRANT USAGE ON SCHEMA insta_ids TO other; GRANT EXECUTE ON FUNCTION insta_ids.lock_sequence TO other;
+        "CREATE ROLE other; GRANT USAGE ON SCHEMA insta_ids_internal TO other;
          CREATE SEQUENCE none; CREATE SEQUENCE readable; CREATE SEQUENCE usable; CREATE SEQUENCE changeable; CREATE TABLE t ();
          GRANT SELECT ON SEQUENCE readable TO other; GRANT USAGE ON SEQUENCE usable TO other;
          GRANT UPDATE ON SEQUENCE changeable TO other; GRANT ALL ON TABLE t TO other; SET ROLE other",
@@ -1536,16 +1548,24 @@ fn only_sequences_of_ones_own_are_locked() {
     for (what, code, message) in [
         ("'none'::regclass", "42501", "permission denied for sequence none"),
         ("'readable'::regclass", "42501", "permission denied for sequence readable"),
-        ("'t'::regclass", "42809", "\"t\" is not a sequence"),
-        ("'pg_class'::regclass", "42809", "\"pg_class\" is not a sequence"),
+        ("'pg_class'::regclass", "42501", "permission denied for table pg_class"),
+        ("'pg_class_oid_index'::regclass", "42809", "\"pg_class_oid_index\" is not a table or sequence"),
         ("4294967295", "42P01", "relation with OID 4294967295 does not exist"),
         ("0", "42P01", "relation with OID 0 does not exist"),
     ] {
-        let error = refused(&mut client, &format!("SELECT insta_ids.lock_sequence({what})"));
+        let error = refused(
+            &mut client,
+            &format!("SELECT insta_ids_internal.lock_relation({what}, 'SHARE ROW EXCLUSIVE')"),
+        );
         assert_eq!(said(&error), [code, message, "", ""], "{what}");
     }
     for sequence in ["usable", "changeable"] {
-        run(&mut client, &format!("BEGIN; SELECT insta_ids.lock_sequence('{sequence}'::regclass)"));
+        run(
+            &mut client,
+            &format!(
+                "BEGIN; SELECT insta_ids_internal.lock_relation('{sequence}'::regclass, 'SHARE ROW EXCLUSIVE')"
+            ),
+        );
         let mut waits = cluster.connect();
         let nextval = format!("SET lock_timeout = '50ms'; SELECT nextval('{sequence}')");
         assert_eq!(refused(&mut waits, &nextval).code(), &SqlState::LOCK_NOT_AVAILABLE);

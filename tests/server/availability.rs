@@ -10,6 +10,40 @@ fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
     client.query(query, &[]).unwrap_err().as_db_error().unwrap().clone()
 }
 
+/// What a Rust program shows its developers is not shown to the server's users.
+#[test]
+fn no_backtrace_is_shown() {
+    let mut cluster = Cluster::made("no_backtrace", &["make", PRELOAD]);
+    cluster.environment = vec!["RUST_BACKTRACE=1".into(), "RUST_LIB_BACKTRACE=1".into()];
+    cluster.up();
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s; CREATE TABLE e ()").unwrap();
+    // From PostgreSQL 17 on in other words.
+    let not_a_sequence =
+        if preload_needed() { "\"e\" is not a sequence" } else { "cannot open relation \"e\"" };
+    for (query, message, detail) in [
+        ("SELECT next_id(5, 'e')", not_a_sequence, None),
+        ("SELECT next_id(5, 1)", "relation with OID 1 does not exist", None),
+        ("SELECT * FROM insta_ids.statements('SELEC')", "syntax error at or near \"SELEC\"", None),
+        ("SELECT id_shard(-1, 'none')", "invalid input syntax for type id_layout: \"none\"", None),
+        ("SELECT next_id(-1, 's')", "shard -1 is out of range", Some("Shards are numbered from 0 to 8191.")),
+        ("SELECT next_id(5, 's')", "cannot execute nextval() in a read-only transaction", None),
+    ] {
+        let read_only = if message.contains("read-only") { "on" } else { "off" };
+        client.batch_execute(&format!("SET default_transaction_read_only = {read_only}")).unwrap();
+        let error = refusal(&mut client, query);
+        assert_eq!((error.message(), detail.or(error.detail())), (message, error.detail()), "{query}");
+        assert!(!error.detail().unwrap_or_default().contains("stack backtrace"), "{error}");
+        assert_eq!(
+            error.detail().unwrap_or_default().lines().count().max(1),
+            1,
+            "{query}: {:?}",
+            error.detail()
+        );
+    }
+    assert!(!cluster.log().contains("   0: "));
+}
+
 #[test]
 fn without_preload() {
     let cluster = Cluster::bare("not_preloaded", &["log_min_messages = warning"]);

@@ -90,8 +90,12 @@ fn follow_hints(client: &mut Client, case: &str) {
         let mut findings = findings(client);
         findings.sort_by_key(|finding| (finding[0] != "error", !first.contains(&object(finding))));
         let Some(first @ [_, code, object, detail, hint]) = findings.first() else { return };
-        let statement = statement(hint).unwrap_or_else(|| panic!("{case}: {first:?} has no statement"));
-        client.batch_execute(statement).unwrap_or_else(|error| panic!("{case}: {statement}: {error:?}"));
+        let statement = match statement(hint) {
+            Some(statement) => statement.to_owned(),
+            None => as_in_shard_0(client, object, detail)
+                .unwrap_or_else(|| panic!("{case}: {first:?} has no statement")),
+        };
+        client.batch_execute(&statement).unwrap_or_else(|error| panic!("{case}: {statement}: {error:?}"));
         let kind = detail.split(':').next();
         let stays = self::findings(client)
             .iter()
@@ -99,6 +103,37 @@ fn follow_hints(client: &mut Client, case: &str) {
         assert!(!stays, "{case}: {statement} leaves {first:?}");
     }
     panic!("{case}: there is no end to it");
+}
+
+/// What no hint has a statement for, as it is in shard 0, where nothing of it is changed.
+fn as_in_shard_0(client: &mut Client, object: &str, detail: &str) -> Option<String> {
+    let object = object.replace('\'', "''");
+    let end = object.find("\".").or_else(|| object.find('.'))?;
+    let (prefix, number) = object[..end].split_at(end - 1);
+    let (schema, other) = (&*format!("{prefix}{number}"), format!("{prefix}0"));
+    let object = object.replace(schema, &other);
+    let name = object.rsplit('.').next()?;
+    let table = object.strip_suffix(name)?.trim_end_matches('.');
+    let definition = match detail.split(':').next()? {
+        "Function" => format!("pg_get_functiondef('{object}'::regprocedure)"),
+        "Trigger" => format!(
+            "pg_get_triggerdef((SELECT oid FROM pg_trigger WHERE tgname = '{name}' AND tgrelid = '{table}'::regclass))"
+        ),
+        "Rule" => format!(
+            "pg_get_ruledef((SELECT oid FROM pg_rewrite WHERE rulename = '{name}' AND ev_class = '{table}'::regclass))"
+        ),
+        "View" => format!(
+            "concat('CREATE OR REPLACE VIEW {object} ', 'WITH (' || (SELECT array_to_string(reloptions, ',') FROM pg_class
+                WHERE oid = '{object}'::regclass) || ')', ' AS ', pg_get_viewdef('{object}'::regclass))"
+        ),
+        "Materialized view" => {
+            format!("'CREATE MATERIALIZED VIEW {object} AS ' || pg_get_viewdef('{object}'::regclass)")
+        }
+        _ if object.ends_with(')') => format!("pg_get_functiondef('{object}'::regprocedure)"),
+        _ => return None,
+    };
+    let own = format!("SELECT replace(replace({definition}, '{other}', '{schema}'), '(0', '({number}')");
+    Some(texts(client, &own).remove(0))
 }
 
 /// A statement in each of the shards, whose schema is `%1$I` in it.
@@ -742,8 +777,7 @@ fn no_function_is_made_to_call_itself() {
     assert_eq!(foreign[1..3], ["foreign_function", "insta1.next_id()"]);
     assert_eq!(foreign[4], "Use what is in schema insta1.");
     assert_eq!(different[1..3], ["different_object", "insta1.next_id()"]);
-    run(&mut client, &[statement(&different[4]).unwrap(), "INSERT INTO insta1.photos DEFAULT VALUES"]);
-    check_clean(&mut client);
+    assert_eq!(statement(&different[4]), None);
 }
 
 /// An index that could not be made, and one that could not be made anew.
@@ -945,13 +979,10 @@ fn it_is_looked_at_while_others_change_it() {
              CREATE OR REPLACE FUNCTION insta5.refused(integer) RETURNS integer IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RAISE ''not yours''; END'",
         )
         .unwrap();
-    let [function, index, unread] = findings(&mut client).try_into().unwrap();
+    // The function is not run.
+    let [function, index] = findings(&mut client).try_into().unwrap();
     assert_eq!(function[1..3], ["extra_object", "insta5.refused(integer)"]);
     assert_eq!(index[1..3], ["extra_object", "insta5.photos.refused"]);
-    assert_eq!(
-        unread[1..4],
-        ["not_read", "insta5.photos", "Tables whose ids could not be read: 1. The first with: not yours."]
-    );
 }
 
 /// Who may provision may check; what a caller's path has is not run; and a standby can be looked at.
@@ -973,11 +1004,11 @@ fn whoever_looks_sees_the_same() {
     let [notice] = findings(&mut deployer).try_into().unwrap();
     assert_eq!(notice[..2], ["notice", "not_read"]);
     assert!(
-        notice[3].ends_with("The first with: permission denied for schema insta3.")
-            || notice[3].ends_with("The first with: permission denied for schema insta4."),
+        notice[3].ends_with("The first with: must be owner of table photos.")
+            || notice[3].ends_with("The first with: must be owner of table likes."),
         "{notice:?}"
     );
-    client.batch_execute("GRANT pg_read_all_data TO deployer").unwrap();
+    client.batch_execute("GRANT postgres TO deployer").unwrap();
     check_clean(&mut deployer);
     deployer.batch_execute("CALL insta_ids.check_rows()").unwrap();
 
@@ -1041,7 +1072,7 @@ fn every_row_is_read() {
     let error = ended.unwrap_err();
     let error = error.as_db_error().unwrap();
     assert_eq!(error.code(), &SqlState::CHECK_VIOLATION);
-    assert_eq!(error.message(), "4 of 10 shards have ids that should not be there");
+    assert_eq!(error.message(), "4 of 10 shards have ids that should not be there, or could not be read");
     let mut said = std::mem::take(&mut *warnings.lock().unwrap());
     said.sort();
     let expected = [
@@ -1064,7 +1095,7 @@ fn every_row_is_read() {
     );
     assert_eq!(warnings.lock().unwrap().len(), 0);
     let error = refused(&mut caller, "CALL insta_ids.check_rows(7, 8)");
-    assert_eq!(error.message(), "2 of 2 shards have ids that should not be there");
+    assert_eq!(error.message(), "2 of 2 shards have ids that should not be there, or could not be read");
     for wrong in [
         "CALL insta_ids.check_rows(3, 2)",
         "CALL insta_ids.check_rows(batch => 0)",
@@ -1156,15 +1187,14 @@ fn an_update_is_half_done() {
     is_of(&mut client, version);
     check_clean(&mut client);
 
-    // As in a server that still runs a library from before that, or one that has no function for it.
-    for value in ["'0.8.10'", "missing()::text"] {
-        let planted = format!(
-            "SET check_function_bodies = off;
-             CREATE OR REPLACE FUNCTION insta_ids.library_version() RETURNS text STABLE LANGUAGE sql AS $$SELECT {value}$$"
-        );
-        client.batch_execute(&planted).unwrap();
-        assert_eq!(found(&mut client), ["old_library insta_ids"]);
-    }
+    // As in a server that was not restarted.
+    client
+        .batch_execute(
+            "CREATE OR REPLACE FUNCTION insta_ids.library_version() RETURNS text
+             STABLE LANGUAGE sql AS $$SELECT '0.8.10'$$",
+        )
+        .unwrap();
+    assert_eq!(found(&mut client), ["old_library insta_ids"]);
 }
 
 /// Before PostgreSQL 17, where the library is not preloaded.
@@ -1197,18 +1227,20 @@ fn many_shards_are_clean() {
          CREATE INDEX ON photos (owner);
          CREATE SEQUENCE likes_id_seq;
          CREATE TABLE likes (id bigint PRIMARY KEY DEFAULT next_id('likes_id_seq'), photo bigint REFERENCES photos);
-         CREATE TABLE tags (id bigint PRIMARY KEY DEFAULT next_id(), photo bigint, tag text)",
+         CREATE TABLE tags (id bigint PRIMARY KEY DEFAULT next_id(), photo bigint, tag text);
+         CREATE INDEX ON users (name, id); CREATE INDEX ON photos (owner, id); CREATE INDEX ON likes (photo);
+         CREATE INDEX ON tags (photo)",
     );
     run(&mut client, &["CALL insta_ids.create_shards(0, 499)", "ANALYZE"]);
     let mut client = cluster.connect();
     let memory = "SELECT sum(total_bytes)::bigint FROM pg_backend_memory_contexts";
-    let mut used = [0; 3];
-    for used in &mut used {
+    // What is cached of the catalog is given back from 32 MB on; else it is 40 MB after 4 to 12 calls. Each call reads ids of
+    // other shards, so it is chance which call needs the next block of 8 MB.
+    for call in 1..=16 {
         check_clean(&mut client);
-        *used = count(&mut client, memory);
+        let used = count(&mut client, memory);
+        assert!(used < 40 << 20, "{used} bytes after call {call}");
     }
-    assert!(used[0] < 40 << 20, "{used:?}");
-    assert!(used[2] < used[0] + (4 << 20), "{used:?}");
 
     client
         .batch_execute(

@@ -38,7 +38,7 @@ fn plproxy() {
     }
     let pair = two_nodes("plproxy");
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
-    let router = Cluster::bare("plproxy_router", &[PRELOAD]);
+    let router = Cluster::start("plproxy_router");
     let map = blocks(DOCUMENT, "sql plproxy-map").concat();
     router
         .connect()
@@ -281,6 +281,7 @@ fn citus() {
     for (node, by) in nodes.iter().zip(["citus_set_coordinator_host", "citus_add_node", "citus_add_node"]) {
         coordinator.batch_execute(&format!("SELECT {by}('{}', 5432)", node.socket.display())).unwrap();
     }
+    coordinator.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     let recipe = blocks(DOCUMENT, "sql citus").concat();
     // Without a transaction around them, as psql sends them.
     for statement in recipe.split_inclusive(";\n") {
@@ -307,6 +308,151 @@ fn citus() {
     }
 }
 
+/// Citus' catalogs, as far as the extension reads them, in a database without Citus: of one worker that takes writes.
+const CATALOGS_OF_CITUS: &str = "
+    SET allow_system_table_mods = on;
+    CREATE TABLE pg_catalog.pg_dist_schema (schemaid oid, colocationid int);
+    CREATE TABLE pg_catalog.pg_dist_local_group AS SELECT 0 AS groupid;
+    CREATE TABLE pg_catalog.pg_dist_node AS
+        SELECT 1 AS groupid, true AS isactive, true AS hasmetadata, 'primary'::text AS noderole;
+    RESET allow_system_table_mods";
+
+/// Where Citus is, check says what is wrong with this node.
+#[test]
+fn check_knows_citus() {
+    const FOUND: &str = "SELECT concat_ws(' ', severity, code, detail) FROM insta_ids.check()";
+    let cluster = Cluster::bare("of_citus", &[PRELOAD]);
+    cluster.connect().batch_execute("CREATE DATABASE worker").unwrap();
+    let (mut client, mut worker) = (cluster.connect(), cluster.connect_to("worker"));
+    for node in [&mut client, &mut worker] {
+        node.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    }
+    client.batch_execute("SELECT insta_ids.init(8); CREATE SCHEMA insta1").unwrap();
+    let unmanaged = "warning unmanaged_schema It is called like shard 1, which is not there.";
+    assert_eq!(texts(&mut client, FOUND), [unmanaged]);
+    assert_eq!(refused(&mut worker, FOUND).message(), "shards are not set up");
+
+    for node in [&mut client, &mut worker] {
+        node.batch_execute(CATALOGS_OF_CITUS).unwrap();
+    }
+    worker.batch_execute("UPDATE pg_catalog.pg_dist_local_group SET groupid = 1").unwrap();
+    let no_slot = "error citus_without_writer_slot \
+                   It is 0/1, and Citus has workers that take writes: 1. Two nodes can mint the same id.";
+    assert_eq!(texts(&mut client, FOUND), [no_slot, unmanaged]);
+    assert_eq!(texts(&mut worker, FOUND), [no_slot]);
+    for none in [
+        "isactive = false",
+        "isactive = true, hasmetadata = false",
+        "hasmetadata = true, noderole = 'secondary'",
+    ] {
+        client.batch_execute(&format!("UPDATE pg_catalog.pg_dist_node SET {none}")).unwrap();
+        assert_eq!(texts(&mut client, FOUND), [unmanaged], "{none}");
+    }
+
+    // With a slot, it only has to be taken.
+    client.batch_execute("ALTER SYSTEM SET insta_ids.writer_slot = '1/4'").unwrap();
+    drop((client, worker));
+    cluster.stop();
+    cluster.up();
+    let mut worker = cluster.connect_to("worker");
+    let found = texts(&mut worker, FOUND);
+    assert!(
+        found.len() == 1 && found[0].starts_with("error writer_slot No id can be minted here"),
+        "{found:?}"
+    );
+    worker.batch_execute(&blocks(DOCUMENT, "sql citus-node").concat()).unwrap();
+    assert_eq!(texts(&mut worker, FOUND), [""; 0]);
+}
+
+/// Citus distributes no table that a function makes.
+#[test]
+fn tables_in_schemas_of_citus() {
+    let cluster = Cluster::bare("schemas_of_citus", &[PRELOAD]);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(8)").unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(0, 2)").unwrap();
+    client.batch_execute(CATALOGS_OF_CITUS).unwrap();
+    client.batch_execute("INSERT INTO pg_catalog.pg_dist_schema VALUES ('insta1'::regnamespace, 1)").unwrap();
+    let state = "SELECT string_agg(concat_ws(' ', shard, tables, pending), ', ' ORDER BY shard) FROM insta_ids.shards";
+
+    for (ddl, table) in [
+        ("CREATE TABLE photos (id bigint)", "photos"),
+        ("/* all */ CREATE UNLOGGED TABLE IF NOT EXISTS photos (id bigint)", "photos"),
+        ("ALTER SEQUENCE table_id_seq CACHE 1; CREATE TABLE \"My photos\" AS SELECT 1 AS id", "My photos"),
+        ("SELECT 1 AS id INTO photos", "photos"),
+        ("CREATE FOREIGN TABLE photos (id bigint) SERVER elsewhere", "photos"),
+        (
+            "CREATE TABLE photos (id bigint) PARTITION BY RANGE (id); CREATE TABLE part PARTITION OF photos DEFAULT",
+            "photos",
+        ),
+    ] {
+        client.execute("SELECT insta_ids.add_migration('0001', $1)", &[&ddl]).unwrap();
+        let error = refused(&mut client, "CALL insta_ids.migrate()");
+        let message = format!("migration \"0001\" would create table \"{table}\" on this node only");
+        assert_eq!(error.message(), message, "{ddl}");
+        assert_eq!(
+            error.detail(),
+            Some("Citus distributes schema \"insta1\", but no table that a function creates in it.")
+        );
+        assert_eq!(texts(&mut client, state), ["0 0 1, 1 0 1, 2 0 1"], "{ddl}");
+    }
+    // Other schemas are not its business.
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0001', 'CREATE TABLE IF NOT EXISTS photos (id bigint)')",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.migrate(2, 2)").unwrap();
+    // Made by the client first, it is distributed already.
+    client.batch_execute("CREATE TABLE insta1.photos (id bigint)").unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    for ddl in [
+        "ALTER TABLE photos ADD caption text",
+        "CREATE TEMP TABLE photos_too () ON COMMIT DROP",
+        "CREATE VIEW v AS SELECT 1 AS n",
+    ] {
+        client.execute("SELECT insta_ids.add_migration($1, $1)", &[&ddl]).unwrap();
+        client.batch_execute("CALL insta_ids.migrate(batch => 1)").unwrap();
+    }
+
+    // As the document has it, from the client.
+    let recipe = blocks(DOCUMENT, "sql citus-table").concat();
+    let (creates, records) = recipe.split_once("\\gexec\n").unwrap();
+    let creates = texts(&mut client, creates);
+    assert_eq!(creates.len(), 3);
+    for statement in creates.iter().map(String::as_str).chain(records.split_inclusive(";\n")) {
+        client.batch_execute(statement).unwrap();
+    }
+    assert_eq!(
+        texts(
+            &mut client,
+            "SELECT concat_ws(' ', code, object) FROM insta_ids.check() WHERE object ~ 'likes'"
+        ),
+        [""; 0]
+    );
+
+    // With schema-based sharding, each new schema is one of Citus'.
+    client
+        .batch_execute(
+            "CREATE FUNCTION distribute() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO pg_catalog.pg_dist_schema
+                 SELECT oid, 2 FROM pg_namespace WHERE nspname IN ('insta5', 'insta6') AND oid NOT IN (SELECT schemaid FROM pg_catalog.pg_dist_schema);
+             END $$;
+             CREATE EVENT TRIGGER distribute ON ddl_command_end WHEN TAG IN ('CREATE SCHEMA') EXECUTE FUNCTION distribute()",
+        )
+        .unwrap();
+    for call in ["CALL insta_ids.create_shards(5, 6)", "SELECT insta_ids.create_shard(5)"] {
+        let error = refused(&mut client, call);
+        assert_eq!(
+            error.message(),
+            "migration \"0001\" would create table \"photos\" on this node only",
+            "{call}"
+        );
+        assert!(error.hint().unwrap().contains("citus.enable_schema_based_sharding = off"), "{error}");
+        assert_eq!(count(&mut client, "SELECT count(*) FROM pg_namespace WHERE nspname ~ 'insta[56]'"), 0);
+    }
+}
+
 /// Nodes that have other maps or names, or slots that meet, or are gone.
 #[test]
 fn nodes_agree() {
@@ -330,10 +476,12 @@ fn nodes_agree() {
     b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
     assert_eq!(found(&pair.b), [""; 0]);
     // By hand, past all functions.
-    b.batch_execute("UPDATE insta_ids.assignment SET node = 'a' WHERE first >= 59").unwrap();
+    b.batch_execute("UPDATE insta_ids_internal.assignment SET node = 'a' WHERE first >= 59").unwrap();
     assert_eq!(found(&pair.b), ["warning old_map a"]);
-    b.batch_execute("SET session_replication_role = replica; UPDATE insta_ids.map SET version = version - 1")
-        .unwrap();
+    b.batch_execute(
+        "SET session_replication_role = replica; UPDATE insta_ids_internal.map SET version = version - 1",
+    )
+    .unwrap();
     assert_eq!(found(&pair.b), ["error other_map b"]);
 
     // Two of one name; then with slots.

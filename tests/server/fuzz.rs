@@ -138,7 +138,7 @@ const SEQUENCES: [&str; 9] = [
     "'t'",
     "0::oid",
     "4294967295::oid",
-    "'insta_ids.lease'",
+    "'insta_ids_internal.lease'",
 ];
 
 const RELATIONS: [&str; 7] =

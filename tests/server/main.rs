@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adoption;
+mod attacks;
 mod availability;
 mod chance;
 mod check;
@@ -13,9 +14,11 @@ mod decoders;
 mod docs;
 mod engines;
 mod fuzz;
+mod installing;
 mod map;
 mod migrating;
 mod migrations;
+mod move_faults;
 mod moves;
 mod oracle;
 mod ordinary;
@@ -25,8 +28,9 @@ mod pair;
 mod partitions;
 mod reading;
 mod regress;
+mod resets;
+mod rows;
 mod shards;
 mod tickets;
 mod uniqueness;
-mod upgrade;
 mod writers;

@@ -7,11 +7,11 @@ use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::cluster::{Cluster, PRELOAD, checkout, count, refused, texts};
-use crate::pair::{Pair, shard_map};
+use crate::pair::{MIGRATION, Pair, settings, shard_map};
+use crate::shards::Running;
 
-const RANGES: &str =
-    "SELECT string_agg(concat_ws(' ', first, last, node), ', ' ORDER BY first) FROM insta_ids.assignment";
-const VERSION: &str = "SELECT coalesce(max(version), 0) FROM insta_ids.map";
+const RANGES: &str = "SELECT string_agg(concat_ws(' ', first, last, node), ', ' ORDER BY first) FROM insta_ids_internal.assignment";
+const VERSION: &str = "SELECT coalesce(max(version), 0) FROM insta_ids_internal.map";
 
 /// A server that is node `a`, of 100 shards.
 fn node_a(name: &str) -> Cluster {
@@ -20,7 +20,7 @@ fn node_a(name: &str) -> Cluster {
         .connect()
         .batch_execute(
             "CREATE EXTENSION insta_ids; SELECT insta_ids.init(100); CREATE SEQUENCE s;
-             SELECT insta_ids.add_node('a', 'host=a'), insta_ids.add_node('b', 'host=b service=b', 7)",
+             SELECT insta_ids.add_node('a', 'host=a'), insta_ids.add_node('b', 'host=b', 7)",
         )
         .unwrap();
     cluster
@@ -80,6 +80,7 @@ fn shards_are_assigned() {
 
 #[test]
 fn what_is_refused() {
+    const ELSEWHERE: &str = "connection string says twice where the server is";
     let cluster = node_a("map_refused");
     let mut client = cluster.connect();
     client.batch_execute("SELECT insta_ids.assign(0, 99, 'a')").unwrap();
@@ -98,6 +99,26 @@ fn what_is_refused() {
         ("add_node('c', 'host=''x''password=secret')", "22023", "connection string has a password"),
         ("add_node('c', 'postgresql://user:sec?ret@host/db')", "22023", "connection string has a password"),
         ("add_node('c', 'host=c oauth_client_secret=x')", "22023", "connection string has a password"),
+        ("add_node('c', 'host=c hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'hostaddr = 10.0.0.9 host = c')", "22023", ELSEWHERE),
+        ("add_node('c', 'dbname=''x''hostaddr=10.0.0.9 host=c')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql://c/db?hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql://me@c:5432,d/db?hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql://[::1]/db?hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql:///db?host=c&hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'service=c hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql:///db?service=c&hostaddr=10.0.0.9')", "22023", ELSEWHERE),
+        ("add_node('c', 'host=c service=c')", "22023", ELSEWHERE),
+        ("add_node('c', 'service=c port = 5433')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql://c/db?service=c')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql://me@c/db?service=c')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql://:5433/db?service=c')", "22023", ELSEWHERE),
+        ("add_node('c', 'postgresql:///db?port=5433&service=c')", "22023", ELSEWHERE),
+        (
+            "add_node('c', 'postgres://c/db?a=b&host%61ddr=10.0.0.9')",
+            "22023",
+            "connection string has a password",
+        ),
         ("drop_node('a')", "2BP01", "node \"a\" has shards"),
         ("drop_node('c')", "42704", "node \"c\" does not exist"),
         ("apply_map('{}')", "22023", "map is not of format 1"),
@@ -118,14 +139,29 @@ fn what_is_refused() {
         let error = refused(&mut client, &format!("SELECT insta_ids.{command}"));
         assert_eq!((error.code().code(), error.message()), (code, message), "{command}");
     }
-    for dsn in ["postgresql://me@c:5432,[::1]:5433/db?service=x", "host=c passfile=/etc/pass user=password"] {
+    for write in [
+        "INSERT INTO insta_ids_internal.node VALUES ('c', 'host=c hostaddr=10.0.0.9', 8)",
+        "UPDATE insta_ids_internal.node SET dsn = dsn || ' hostaddr=10.0.0.9' WHERE node = 'b'",
+        "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"version\": 99}', '{nodes,0,dsn}', '\"host=a hostaddr=10.0.0.9\"'))",
+    ] {
+        assert_eq!(refused(&mut client, write).message(), ELSEWHERE, "{write}");
+    }
+    for dsn in [
+        "postgresql://me@c:5432,[::1]:5433/db?passfile=/etc/pass",
+        "postgresql:///db?service=x&user=me",
+        "postgresql://me@/db?service=x",
+        "service=x dbname=db user=port",
+        "host=c passfile=/etc/pass user=password",
+        "hostaddr=10.0.0.9 dbname=db",
+        "postgresql:///db?hostaddr=10.0.0.9",
+    ] {
         client.batch_execute(&format!("SELECT insta_ids.add_node('c', '{dsn}')")).unwrap();
     }
     // Names are only names.
-    let hostile = "a\"; DROP TABLE insta_ids.node; --'";
+    let hostile = "a\"; DROP TABLE insta_ids_internal.node; --'";
     client.execute("SELECT insta_ids.add_node($1::text, 'host=x')", &[&hostile]).unwrap();
     client.batch_execute("SELECT insta_ids.drop_node('c')").unwrap();
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.node"), 3);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.node"), 3);
 }
 
 /// A transaction whose snapshot is old does not see where shards are now.
@@ -145,29 +181,128 @@ fn an_old_snapshot_makes_no_shard() {
 }
 
 /// A superuser can alter the tables of an extension. What the library would read as something else, it refuses to read.
+/// What a session looks at under a lock, it looks at once it has the lock, and sees what others did while it waited.
+#[test]
+fn what_others_did_while_it_waited() {
+    let settings = settings("a");
+    let cluster = Cluster::bare("waited", &settings.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE EXTENSION insta_ids; SELECT insta_ids.init(100);
+             SELECT insta_ids.add_node('a', 'host=a'), insta_ids.add_node('b', 'host=b'), insta_ids.assign(0, 99, 'a')",
+        )
+        .unwrap();
+    client.batch_execute(MIGRATION).unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(1, 4)").unwrap();
+    client.batch_execute("CREATE TABLE public.part (LIKE insta4.photos INCLUDING ALL)").unwrap();
+    let mut wrong = Vec::new();
+    for (meanwhile, call, message) in [
+        (
+            "SELECT insta_ids.assign(6, 6, 'b')",
+            "SELECT insta_ids.create_shard(6)",
+            "shard 6 is not on this node",
+        ),
+        (
+            "SELECT insta_ids.move_offer(1, 1, 'b')",
+            "SELECT insta_ids.fence(1)",
+            "shards from 1 to 1 are moving",
+        ),
+        (
+            "SELECT insta_ids.move_offer(2, 2, 'b')",
+            "SELECT insta_ids.unfence(2)",
+            "shards from 2 to 2 are moving",
+        ),
+        (
+            "SELECT insta_ids.move_offer(3, 3, 'b')",
+            "SELECT insta_ids.drop_shard(3, force => true)",
+            "shards from 3 to 3 are moving",
+        ),
+        (
+            "ALTER TABLE public.part INHERIT insta4.photos",
+            "SELECT insta_ids.fence(4, '1min')",
+            "shard 4 shares rows with another schema",
+        ),
+        (
+            "SELECT insta_ids.assign(5, 5, 'b')",
+            "CALL insta_ids.create_shards(5, 5)",
+            "shard 5 is not on this node",
+        ),
+    ] {
+        let mut other = cluster.connect();
+        other.batch_execute("BEGIN").unwrap();
+        other.batch_execute(meanwhile).unwrap();
+        let waiting = Running::start(cluster.connect(), call);
+        waiting.await_waiting(&mut client);
+        other.batch_execute("COMMIT").unwrap();
+        let said = waiting.end().err().and_then(|error| Some(error.as_db_error()?.message().to_owned()));
+        if said.as_deref() != Some(message) {
+            wrong.push((call, said));
+        }
+    }
+    assert_eq!(wrong, []);
+    let shards = "SELECT string_agg(shard || state, ' ' ORDER BY shard) FROM insta_ids.shards";
+    assert_eq!(texts(&mut client, shards), ["1moving 2moving 3moving 4active"]);
+}
+
+/// A statement with CONCURRENTLY commits before it ends. It is refused before it begins, or the shard could be opened no more.
+#[test]
+fn nothing_is_half_done_in_a_fenced_shard() {
+    let cluster = node_a("half_done");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.assign(0, 99, 'a');
+             SELECT insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint) PARTITION BY RANGE (id);
+                 CREATE TABLE part PARTITION OF photos FOR VALUES FROM (0) TO (MAXVALUE); CREATE INDEX i ON part (id)')",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(1, 2)").unwrap();
+    client.batch_execute("SELECT insta_ids.fence(1)").unwrap();
+    let half_done = "SELECT count(*) FROM pg_inherits WHERE inhdetachpending UNION ALL SELECT count(*) FROM pg_index WHERE NOT indisvalid OR NOT indislive";
+    for path in ["public", "insta1, public"] {
+        client.batch_execute(&format!("SET search_path = {path}")).unwrap();
+        for statement in [
+            "ALTER TABLE insta1.photos DETACH PARTITION insta1.part CONCURRENTLY",
+            "CREATE INDEX CONCURRENTLY ON insta1.part (id)",
+            "DROP INDEX CONCURRENTLY insta1.i",
+            "/* also */ ALTER TABLE ONLY insta1.photos DETACH PARTITION insta1.part CONCURRENTLY;",
+        ] {
+            let statement =
+                if path == "public" { statement.into() } else { statement.replace("insta1.", "") };
+            let error = refused(&mut client, &statement);
+            assert_eq!(error.message(), "shard 1 moves or is fenced, and cannot be altered", "{statement}");
+            let rows = client.query(half_done, &[]).unwrap();
+            assert!(rows.iter().all(|row| row.get::<_, i64>(0) == 0), "{statement}");
+        }
+    }
+    // Other shards are altered, and other statements are not taken for these.
+    client.batch_execute("SET standard_conforming_strings = off").unwrap();
+    client.batch_execute("SELECT 'a\\'b'; ALTER TABLE insta2.photos ADD n int").unwrap();
+    client.batch_execute("ALTER TABLE insta2.photos DETACH PARTITION insta2.part CONCURRENTLY").unwrap();
+    client.batch_execute("CREATE INDEX CONCURRENTLY ON insta2.part (id)").unwrap();
+    client.batch_execute("SELECT insta_ids.unfence(1)").unwrap();
+    client.batch_execute("ALTER TABLE insta1.photos DETACH PARTITION insta1.part CONCURRENTLY").unwrap();
+}
+
 #[test]
 fn tables_that_were_altered() {
     let cluster = node_a("altered");
     let mut client = cluster.connect();
     client
         .batch_execute(
-            "SELECT insta_ids.assign(0, 99, 'a'); INSERT INTO insta_ids.fence VALUES (50, true, 'b')",
+            "SELECT insta_ids.assign(0, 99, 'a'); INSERT INTO insta_ids_internal.fence VALUES (50, true, 'b')",
         )
         .unwrap();
-    for (table, alter, undo) in [
-        ("fence", "ALTER to_node TYPE text", "ALTER to_node TYPE name"),
-        ("map", "ALTER version TYPE integer", "ALTER version TYPE bigint"),
-    ] {
-        client.batch_execute(&format!("ALTER TABLE insta_ids.{table} {alter}")).unwrap();
-        let mut other = cluster.connect();
-        let error = refused(&mut other, "SELECT next_id(5, 's')");
-        assert_eq!(
-            (error.code().code(), error.message()),
-            ("55000", &*format!("table insta_ids.{table} is not as the extension made it"))
-        );
-        client.batch_execute(&format!("ALTER TABLE insta_ids.{table} {undo}")).unwrap();
-        other.batch_execute("SELECT next_id(5, 's')").unwrap();
-    }
+    client.batch_execute("ALTER TABLE insta_ids_internal.fence ALTER to_node TYPE text").unwrap();
+    let mut other = cluster.connect();
+    let error = refused(&mut other, "SELECT next_id(5, 's')");
+    assert_eq!(
+        (error.code().code(), error.message()),
+        ("55000", "table insta_ids_internal.fence is not as the extension made it")
+    );
+    client.batch_execute("ALTER TABLE insta_ids_internal.fence ALTER to_node TYPE name").unwrap();
+    other.batch_execute("SELECT next_id(5, 's')").unwrap();
 }
 
 /// A foreign table cannot be locked by LOCK TABLE, and is waited for as others are.
@@ -191,7 +326,7 @@ fn a_foreign_table_in_use() {
         (&SqlState::LOCK_NOT_AVAILABLE, "could not lock the tables and sequences of shard 3")
     );
     assert!(error.detail().unwrap().starts_with("insta3.far is in use by process "), "{error:?}");
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.fence"), 0);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.fence"), 0);
     other.batch_execute("COMMIT").unwrap();
     client.batch_execute("SELECT insta_ids.fence(3, '200ms')").unwrap();
     assert_eq!(texts(&mut client, "SELECT current_setting('lock_timeout')"), ["0"]);
@@ -199,17 +334,19 @@ fn a_foreign_table_in_use() {
     // The lock itself is for who may write to it.
     client
         .batch_execute(
-            "CREATE ROLE other; GRANT USAGE ON SCHEMA insta_ids, insta3 TO other;
-             GRANT SELECT ON insta3.far TO other; GRANT EXECUTE ON FUNCTION insta_ids.lock_foreign_table TO other;
+            "CREATE ROLE other; GRANT USAGE ON SCHEMA insta_ids_internal, insta3 TO other;
+             GRANT SELECT ON insta3.far TO other;
              SET ROLE other",
         )
         .unwrap();
     for (table, code, message) in [
         ("'insta3.far'::regclass", "42501", "permission denied for foreign table far"),
-        ("'pg_class'::regclass", "42809", "\"pg_class\" is not a foreign table"),
         ("0", "42P01", "relation with OID 0 does not exist"),
     ] {
-        let error = refused(&mut client, &format!("SELECT insta_ids.lock_foreign_table({table})"));
+        let error = refused(
+            &mut client,
+            &format!("SELECT insta_ids_internal.lock_relation({table}, 'SHARE ROW EXCLUSIVE')"),
+        );
         assert_eq!((error.code().code(), error.message()), (code, message), "{table}");
     }
 }
@@ -226,6 +363,8 @@ fn a_map_is_applied() {
     b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
     let told = b.notifications().timeout_iter(Duration::from_secs(10)).next().unwrap().unwrap();
     assert_eq!(told.payload(), count(&mut b, VERSION).to_string());
+    // Not of the versions that the map has on the way there.
+    assert!(b.notifications().timeout_iter(Duration::from_millis(500)).next().unwrap().is_none());
     assert_eq!(shard_map(&mut b), map);
     assert_eq!(refused(&mut a, "INSERT INTO insta3.photos DEFAULT VALUES").message(), "shard 3 is fenced");
     b.batch_execute("SELECT insta_ids.assign(3, 3, 'a')").unwrap();
@@ -254,7 +393,7 @@ fn sessions_follow() {
     client.batch_execute("SELECT insta_ids.assign(5, 5, 'b')").unwrap();
     assert_eq!(refused(&mut other, mint).message(), "shard 5 is not on this node");
     // By hand, too.
-    client.batch_execute("UPDATE insta_ids.assignment SET node = 'a'").unwrap();
+    client.batch_execute("UPDATE insta_ids_internal.assignment SET node = 'a'").unwrap();
     other.batch_execute(mint).unwrap();
     // Not before it is committed, nor if it is rolled back; its own session sees it at once.
     client.batch_execute("BEGIN; SELECT insta_ids.assign(5, 5, 'b')").unwrap();
@@ -264,7 +403,9 @@ fn sessions_follow() {
     client.batch_execute(mint).unwrap();
     other.batch_execute(mint).unwrap();
     // An old snapshot does not bring an old map back.
-    other.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM insta_ids.assignment").unwrap();
+    other
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM insta_ids_internal.assignment")
+        .unwrap();
     client.batch_execute("SELECT insta_ids.assign(5, 5, 'b')").unwrap();
     assert_eq!(refused(&mut other, mint).code().code(), "25006");
     other.batch_execute("ROLLBACK").unwrap();
@@ -334,10 +475,10 @@ fn published() {
                     insta_ids.fence(1), insta_ids.unfence(1)",
         )
         .unwrap();
-    assert_eq!(texts(&mut client, "SELECT version::text FROM insta_ids.map"), ["4"]);
+    assert_eq!(texts(&mut client, "SELECT version::text FROM insta_ids_internal.map"), ["4"]);
     // The configuration is kept by its own trigger.
     let tables = "SELECT oid::regclass::text FROM pg_class
-                  WHERE relnamespace = 'insta_ids'::regnamespace AND relkind = 'r' AND relname <> 'config'";
+                  WHERE relnamespace = 'insta_ids_internal'::regnamespace AND relkind = 'r' AND relname <> 'config'";
     for table in texts(&mut client, tables) {
         client.batch_execute(&format!("DELETE FROM {table} WHERE false")).unwrap();
     }
@@ -353,7 +494,7 @@ fn what_check_finds() {
     let hint = "SELECT regexp_replace(hint, '^If it is written to there: ', '') FROM insta_ids.check()";
 
     // Made by hand, past what assign looks at.
-    a.batch_execute("UPDATE insta_ids.assignment SET node = 'c'").unwrap();
+    a.batch_execute("UPDATE insta_ids_internal.assignment SET node = 'c'").unwrap();
     let found = texts(&mut a, FINDINGS);
     assert_eq!(found[0], "error|unknown_node|c|The map has shards from 0 to 63 on it.");
     assert_eq!(
@@ -368,7 +509,7 @@ fn what_check_finds() {
     assert_eq!(texts(&mut a, FINDINGS), [""; 0]);
 
     a.batch_execute(
-        "UPDATE insta_ids.assignment SET node = 'a'; DELETE FROM insta_ids.fence WHERE shard < 2",
+        "UPDATE insta_ids_internal.assignment SET node = 'a'; DELETE FROM insta_ids_internal.fence WHERE shard < 2",
     )
     .unwrap();
     // As pg_dump --disable-triggers leaves it: replication would go past it.
@@ -379,8 +520,8 @@ fn what_check_finds() {
         "ALTER TABLE insta1.photos ENABLE TRIGGER insta_ids_fence",
     ];
     for damage in damages {
-        a.batch_execute("DELETE FROM insta_ids.fence WHERE shard = 1").unwrap();
-        a.batch_execute(&format!("{damage}; INSERT INTO insta_ids.fence VALUES (1, true)")).unwrap();
+        a.batch_execute("DELETE FROM insta_ids_internal.fence WHERE shard = 1").unwrap();
+        a.batch_execute(&format!("{damage}; INSERT INTO insta_ids_internal.fence VALUES (1, true)")).unwrap();
         assert_eq!(
             texts(&mut a, FINDINGS),
             ["error|gap_in_fence|insta1.photos|Shard 1 is fenced, and this table is not."]
@@ -391,7 +532,7 @@ fn what_check_finds() {
     }
 
     a.batch_execute("SELECT insta_ids.unfence(n) FROM unnest('{1, 2, 3}'::integer[]) n; SELECT insta_ids.open_shards('{0}')").unwrap();
-    a.batch_execute("SELECT insta_ids.move_offer(0, 1, 'b'); UPDATE insta_ids.move SET step_at = now() - interval '2 days'").unwrap();
+    a.batch_execute("SELECT insta_ids.move_offer(0, 1, 'b'); UPDATE insta_ids_internal.move SET step_at = now() - interval '2 days'").unwrap();
     let found = texts(&mut a, "SELECT concat_ws('|', code, object, hint) FROM insta_ids.check()");
     let next = "On node b: CALL insta_ids.move_shards(0, 1, 'a'); to end it instead, CALL insta_ids.move_abort(0, 1, 'a')";
     assert_eq!(found, [format!("old_move|insta_ids_0_1|{next}")]);

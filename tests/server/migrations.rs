@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use postgres::Client;
 use postgres::error::SqlState;
+use postgres::{Client, NoTls};
 
 use crate::cluster::{Cluster, count, refused, texts, within};
 use crate::shards::{HOLD, PHOTOS, RELEASE, Running, WAITS_IN_12, add, at_once, check_complete, set_up};
@@ -102,6 +102,80 @@ fn others_tables_are_theirs() {
                   WHERE conrelid IN ('insta12.mine'::regclass, 'insta12.theirs'::regclass)";
     assert_eq!(texts(&mut client, checks), ["insta12.mine"]);
 }
+
+/// The owner of a table of a shard renames it while the migration waits for it. The migration must not find the next table
+/// of that name in the search path.
+#[test]
+fn a_table_is_renamed_meanwhile() {
+    let (cluster, mut client) = with_shards("renamed");
+    let objects = |schema: &str| {
+        format!(
+            "CREATE TABLE {schema}.a_table (n int, m int); CREATE INDEX an_index ON {schema}.a_table (n);
+             CREATE VIEW {schema}.a_view AS SELECT 1 AS n;
+             CREATE MATERIALIZED VIEW {schema}.a_materialized_view AS SELECT 1 AS n;
+             CREATE SEQUENCE {schema}.a_sequence; CREATE FOREIGN TABLE {schema}.a_foreign_table (n int) SERVER nowhere;
+             CREATE TABLE {schema}.a_partitioned_table (n int) PARTITION BY LIST (n)"
+        )
+    };
+    client
+        .batch_execute(
+            "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing; CREATE ROLE guest LOGIN",
+        )
+        .unwrap();
+    client.batch_execute(&objects("public")).unwrap();
+    for (number, (kind, statement)) in [
+        ("table", "ALTER TABLE a_table ADD planted int"),
+        ("table", "ALTER TABLE IF EXISTS a_table ADD planted int"),
+        ("table", "CREATE INDEX planted ON a_table (n)"),
+        ("table", "TRUNCATE a_table"),
+        ("table", "CREATE TABLE other (); ALTER TABLE other ADD n int; DROP TABLE other, a_table CASCADE"),
+        ("index", "ALTER INDEX an_index SET (fillfactor = 50)"),
+        ("index", "DROP INDEX an_index"),
+        ("view", "ALTER VIEW a_view SET (security_barrier)"),
+        ("materialized view", "DROP MATERIALIZED VIEW a_materialized_view"),
+        ("sequence", "ALTER SEQUENCE a_sequence INCREMENT 2"),
+        ("foreign table", "ALTER FOREIGN TABLE a_foreign_table ADD planted int"),
+        ("partitioned table", "ALTER TABLE a_partitioned_table ADD planted int"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        client
+            .batch_execute("DROP OWNED BY guest; GRANT ALL ON SCHEMA insta2 TO guest; GRANT ALL ON FOREIGN SERVER nowhere TO guest")
+            .unwrap();
+        let mut guest = cluster.config().user("guest").connect(NoTls).unwrap();
+        guest.batch_execute(&objects("insta2")).unwrap();
+        let name = format!("a{}_{}", if kind == "index" { "n" } else { "" }, kind.replace(' ', "_"));
+        let alter = format!("ALTER {} insta2", kind.replace("partitioned ", ""));
+        add(&mut client, &format!("planted {number}"), statement);
+        let before = texts(&mut client, IN_PUBLIC);
+
+        guest.batch_execute(&format!("BEGIN; {alter}.{name} RENAME TO renamed")).unwrap();
+        let migrating =
+            Running::start(cluster.connect(), "CALL insta_ids.migrate(2, 2, lock_timeout => '1min')");
+        migrating.await_waiting(&mut client);
+        guest.batch_execute("COMMIT").unwrap();
+        let error = migrating.end().expect_err(statement);
+        let detail = error.as_db_error().unwrap().detail().unwrap().to_owned();
+        let missing = format!("relation \"{name}\" does not exist in schema \"insta2\"");
+        assert!(detail.ends_with(&missing), "{statement}: {detail}");
+
+        // It waits no longer than migrate may.
+        guest.batch_execute(&format!("{alter}.renamed RENAME TO {name}")).unwrap();
+        guest.batch_execute(&format!("BEGIN; {alter}.{name} RENAME TO renamed")).unwrap();
+        let error = refused(&mut client, "CALL insta_ids.migrate(2, 2, lock_timeout => '50ms')");
+        assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{statement}");
+        guest.batch_execute("ROLLBACK").unwrap();
+        client.batch_execute("CALL insta_ids.migrate(2, 2)").unwrap();
+        assert_eq!(texts(&mut client, IN_PUBLIC), before, "{statement}");
+    }
+}
+
+/// What there is in schema `public`, and what of it a migration could have changed.
+const IN_PUBLIC: &str = "
+    SELECT concat_ws(' ', c.relname, c.relkind, c.relnatts, c.reloptions, c.relfilenode, s.seqincrement)
+    FROM pg_class c LEFT JOIN pg_sequence s ON s.seqrelid = c.oid
+    WHERE c.relnamespace = 'public'::regnamespace ORDER BY c.oid";
 
 #[test]
 fn one_of_many_fails() {
@@ -293,7 +367,8 @@ fn in_other_isolations() {
     for isolation in ["repeatable read", "serializable"] {
         let set = format!("ALTER DATABASE postgres SET default_transaction_isolation = '{isolation}'");
         client.batch_execute(&set).unwrap();
-        let mut shards = usize::try_from(count(&mut client, "SELECT count(*) FROM insta_ids.shard")).unwrap();
+        let mut shards =
+            usize::try_from(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard")).unwrap();
         for round in 0..4 {
             let create = format!("CALL insta_ids.create_shards({shards}, {}, batch => 4)", shards + 9);
             shards += 10;
@@ -327,7 +402,7 @@ fn from_anywhere() {
         let error = refused(&mut client, refusal);
         assert_eq!(error.code(), &SqlState::INVALID_TRANSACTION_TERMINATION, "{refusal}: {error}");
         client.batch_execute("ROLLBACK").unwrap();
-        assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 0);
+        assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 0);
     }
     // By the extended protocol.
     client.execute("CALL insta_ids.create_shards($1, $2, batch => 3)", &[&0, &9]).unwrap();
@@ -365,7 +440,7 @@ fn from_anywhere() {
         .batch_execute("BEGIN; SELECT insta_ids.create_shard(30); SELECT insta_ids.migration_script('0004')")
         .unwrap();
     assert_eq!(texts(&mut client, "SHOW search_path"), [PATH]);
-    client.batch_execute("ROLLBACK; DELETE FROM insta_ids.migration WHERE name = '0004'").unwrap();
+    client.batch_execute("ROLLBACK; DELETE FROM insta_ids_internal.migration WHERE name = '0004'").unwrap();
     assert_eq!(texts(&mut client, "SHOW search_path"), [PATH]);
     assert_eq!(texts(&mut client, "SHOW lock_timeout"), ["0"]);
     check_complete(&mut client, 30);
@@ -430,7 +505,7 @@ fn in_other_encodings() {
         )
         .unwrap();
     client.batch_execute("CALL insta_ids.migrate()").unwrap();
-    let made = r"SELECT count(*) FROM pg_class JOIN insta_ids.shard_migration ON migration = 4 AND message IS NULL
+    let made = r"SELECT count(*) FROM pg_class JOIN insta_ids_internal.shard_migration ON migration = 4 AND message IS NULL
                  WHERE relname = E'\xe9' AND relnamespace::regnamespace::text LIKE '%' || shard || '%'";
     assert!(count(&mut client, made) >= 11);
 }

@@ -15,6 +15,7 @@ use postgres::error::SqlState;
 
 use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, ids, refused, skipped, texts, within};
 use crate::pair::{MIGRATION, Move, Pair, STEPS, shard_map};
+use crate::shards::Running;
 
 const FENCED: &SqlState = &SqlState::READ_ONLY_SQL_TRANSACTION;
 
@@ -172,7 +173,7 @@ fn whoever_is_past_the_check() {
 
     // Who has not is refused, whatever it has seen, cached or prepared before.
     let prepared = "PREPARE mint AS SELECT next_id(2, 'insta2.table_id_seq'); EXECUTE mint";
-    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM insta_ids.fence";
+    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM insta_ids_internal.fence";
     let cursor = "BEGIN; DECLARE minting CURSOR FOR SELECT next_id(2, 'insta2.table_id_seq') FROM generate_series(1, 9)";
     let mut stopped = [
         (begin(prepared), "EXECUTE mint"),
@@ -205,10 +206,11 @@ fn autovacuum_gives_way() {
     client
         .batch_execute(
             "CREATE EXTENSION insta_ids; SELECT insta_ids.init(64); CREATE ROLE owner;
-             SELECT insta_ids.grant_provisioning('owner'); GRANT CREATE ON DATABASE postgres TO owner; SET ROLE owner",
+             SELECT insta_ids.grant_provisioning('owner'); GRANT CREATE ON DATABASE postgres TO owner",
         )
         .unwrap();
     client.batch_execute(MIGRATION).unwrap();
+    client.batch_execute("SET ROLE owner").unwrap();
     let slow = "autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_threshold = 0";
     client
         .batch_execute(&format!(
@@ -258,11 +260,24 @@ fn what_was_written_last() {
     assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta2.photos"), 50_000);
 }
 
+/// Statements that alter shard 2.
+const ALTERING: [&str; 8] = [
+    "ALTER TABLE insta2.photos ADD COLUMN x integer",
+    "CREATE TABLE insta2.later (id bigint PRIMARY KEY)",
+    "CREATE INDEX ON insta2.photos (caption)",
+    "DROP TABLE insta2.likes",
+    "ALTER SCHEMA insta2 RENAME TO other",
+    "DROP SCHEMA insta2 CASCADE",
+    "ALTER TABLE insta2.likes SET SCHEMA insta2; CREATE VIEW insta2.v AS SELECT 1",
+    "CREATE RULE nothing AS ON DELETE TO insta2.photos DO INSTEAD NOTHING",
+];
+
 /// What is refused before anything is made, and what there is to see then.
 #[test]
 fn what_cannot_move() {
     let pair = Pair::start("unmovable");
     let mut a = pair.a.connect();
+    a.batch_execute("CREATE ROLE guest; SELECT insta_ids.grant_provisioning('guest')").unwrap();
     let offer = "SELECT insta_ids.move_offer(2, 2, 'b')";
     let cases = [
         ("CREATE TABLE insta2.keyless (x integer)", "DROP TABLE insta2.keyless", "has no primary key"),
@@ -278,8 +293,16 @@ fn what_cannot_move() {
         ),
         (
             "SELECT insta_ids.add_migration('0002', 'CREATE TABLE more (id bigint PRIMARY KEY)')",
-            "DELETE FROM insta_ids.migration WHERE number = 2",
+            "DELETE FROM insta_ids_internal.migration WHERE number = 2",
             "Migration \"0002\" is pending there.",
+        ),
+        // The target would run it as who calls move_shards.
+        (
+            "SET ROLE guest; SELECT insta_ids.add_migration('0002', 'SELECT 1'); RESET ROLE;
+             INSERT INTO insta_ids_internal.shard_migration SELECT s.shard, 2 FROM insta_ids_internal.shard s",
+            "DELETE FROM insta_ids_internal.shard_migration WHERE migration = 2;
+             DELETE FROM insta_ids_internal.migration WHERE number = 2",
+            "Its statements would run with your rights.",
         ),
         ("SELECT insta_ids.fence(2)", "SELECT insta_ids.unfence(2)", "It is fenced."),
         (
@@ -292,12 +315,26 @@ fn what_cannot_move() {
             "ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT insta2.next_id(); DROP SEQUENCE public.s",
             "which is not of this shard",
         ),
+        // It would be made on the target, and PostgreSQL would run what it calls.
+        (
+            "CREATE TABLE insta2.parts (id bigint, x integer) PARTITION BY RANGE (id);
+             CREATE TABLE insta2.half PARTITION OF insta2.parts DEFAULT PARTITION BY RANGE (id, abs(x));
+             ALTER TABLE insta2.parts REPLICA IDENTITY FULL; ALTER TABLE insta2.half REPLICA IDENTITY FULL",
+            "DROP TABLE insta2.parts",
+            "Partition insta2.half has the partition key RANGE (id, abs(x)).",
+        ),
+        (
+            "CREATE TYPE insta2.mood AS ENUM ('fair'); CREATE TABLE insta2.parts (x insta2.mood PRIMARY KEY) PARTITION BY LIST (x);
+             CREATE TABLE insta2.half PARTITION OF insta2.parts DEFAULT PARTITION BY LIST (x)",
+            "DROP TABLE insta2.parts; DROP TYPE insta2.mood",
+            "has the partition key LIST (x).",
+        ),
     ];
     for (cause, mended, said) in cases {
         a.batch_execute(cause).unwrap();
         let error = refused(&mut a, offer);
         assert!(error.detail().unwrap().contains(said), "{cause}: {error:?}");
-        assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.move"), 0);
+        assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids_internal.move"), 0);
         assert_eq!(count(&mut a, "SELECT count(*) FROM pg_publication"), 0);
         a.batch_execute(mended).unwrap();
     }
@@ -305,16 +342,7 @@ fn what_cannot_move() {
     let mut moving = Move::of(&pair, 2, 2);
     moving.step("offer").unwrap();
     // From here on nobody alters it.
-    for ddl in [
-        "ALTER TABLE insta2.photos ADD COLUMN x integer",
-        "CREATE TABLE insta2.later (id bigint PRIMARY KEY)",
-        "CREATE INDEX ON insta2.photos (caption)",
-        "DROP TABLE insta2.likes",
-        "ALTER SCHEMA insta2 RENAME TO other",
-        "DROP SCHEMA insta2 CASCADE",
-        "ALTER TABLE insta2.likes SET SCHEMA insta2; CREATE VIEW insta2.v AS SELECT 1",
-        "CREATE RULE nothing AS ON DELETE TO insta2.photos DO INSTEAD NOTHING",
-    ] {
+    for ddl in ALTERING {
         let error = refused(&mut a, ddl);
         assert_eq!(error.code(), &SqlState::OBJECT_IN_USE, "{ddl}: {error:?}");
         assert_eq!(error.message(), "shard 2 moves or is fenced, and cannot be altered");
@@ -332,7 +360,7 @@ fn what_cannot_move() {
     b.batch_execute("SELECT insta_ids.add_migration('other', 'CREATE TABLE t ()')").unwrap();
     let error = moving.step("prepare").unwrap_err();
     assert_eq!(error.as_db_error().unwrap().message(), "migration \"other\" is not the same on node \"a\"");
-    b.batch_execute("DELETE FROM insta_ids.migration").unwrap();
+    b.batch_execute("DELETE FROM insta_ids_internal.migration").unwrap();
     moving.step("prepare").unwrap();
     assert_eq!(refused(&mut b, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
     moving.abort().unwrap();
@@ -361,14 +389,52 @@ fn with_partitions() {
     a.batch_execute("CALL insta_ids.migrate()").unwrap();
     a.batch_execute(
         "SELECT insta_ids.create_partitions('insta2.events', '1 day', now(), now() + interval '2 days', 'UTC');
-         INSERT INTO insta2.events (x) SELECT generate_series(1, 1000)",
+         INSERT INTO insta2.events (x) SELECT generate_series(1, 1000);
+         CREATE TABLE insta2.old PARTITION OF insta2.events FOR VALUES FROM (MINVALUE) TO (100) PARTITION BY HASH (id);
+         CREATE TABLE insta2.\"old's\" PARTITION OF insta2.old FOR VALUES WITH (modulus 1, remainder 0) PARTITION BY LIST (id);
+         CREATE TABLE insta2.oldest PARTITION OF insta2.\"old's\" FOR VALUES IN (-5, 7)",
     )
     .unwrap();
     let mut moving = Move::of(&pair, 2, 2);
-    for step in STEPS {
+    moving.step("offer").unwrap();
+    let mut b = pair.b.connect();
+    // What comes from the source is bounds and names, and nothing that is run.
+    for (partition, code) in [
+        (r#"["events", "p", "DEFAULT; CREATE SCHEMA injected", null]"#, "22023"),
+        (r#"["events", "p", "FOR VALUES FROM ('0') TO ('5'::evil)", null]"#, "22023"),
+        (r#"["events", "p", "FOR VALUES FROM ('0') TO (abs(5))", null]"#, "22023"),
+        (r#"["events", "p", "FOR VALUES FROM ('0\\'', abs(5), ''') TO ('1')", null]"#, "22P02"),
+        (r#"["events", "p", "DEFAULT", ["RANGE (id); CREATE SCHEMA injected; --", "id"]]"#, "22023"),
+        (r#"["events", "p", "DEFAULT", ["RANGE", "abs(id)"]]"#, "42703"),
+    ] {
+        let offer = texts(
+            &mut pair.a.connect(),
+            &format!(
+                "SELECT jsonb_set(insta_ids.move_offer(2, 2, 'b'), '{{partitions,2}}', '[{}]')::text",
+                partition.replace('\'', "''")
+            ),
+        )
+        .remove(0);
+        let prepare = format!("SELECT insta_ids.move_prepare($offer${offer}$offer$)");
+        for strings in ["on", "off"] {
+            b.batch_execute(&format!("SET standard_conforming_strings = {strings}")).unwrap();
+            let error = refused(&mut b, &prepare);
+            assert_eq!(error.code().code(), code, "{partition}: {error:?}");
+        }
+    }
+    for step in &STEPS[1..] {
         moving.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
-    let mut b = pair.b.connect();
+    let tree = "SELECT relid::text || ' ' || pg_get_expr(c.relpartbound, c.oid) || coalesce(pg_get_partkeydef(c.oid), '')
+        FROM pg_partition_tree('insta2.old') JOIN pg_class c ON c.oid = relid ORDER BY level";
+    assert_eq!(
+        texts(&mut b, tree),
+        [
+            "insta2.old FOR VALUES FROM (MINVALUE) TO ('100')HASH (id)",
+            "insta2.\"old's\" FOR VALUES WITH (modulus 1, remainder 0)LIST (id)",
+            "insta2.oldest FOR VALUES IN ('-5', '7')",
+        ]
+    );
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.events"), 1000);
     assert!(
         count(&mut b, "SELECT count(*) FROM pg_inherits i WHERE i.inhparent = 'insta2.events'::regclass")
@@ -396,7 +462,7 @@ fn without_a_superuser_on_the_source() {
         "move_fence('insta_ids_4_4')",
         "move_mark('insta_ids_4_4')",
         "move_hashes('insta_ids_4_4')",
-        "move_withdraw('insta_ids_4_4', (SELECT to_jsonb(m) FROM insta_ids.move m))",
+        "move_withdraw('insta_ids_4_4', (SELECT to_jsonb(m) FROM insta_ids_internal.move m))",
     ] {
         mover
             .batch_execute(&format!("SELECT insta_ids.{step}"))
@@ -455,7 +521,7 @@ fn with_passwords() {
     known_as(&without);
     let refusal = refused(&mut b, "CALL insta_ids.move_shards(4, 4, 'a')");
     assert_eq!(refusal.code(), &SqlState::SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION);
-    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.move"), 0);
+    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids_internal.move"), 0);
     for (shard, dsn) in [(4, &*with_passfile), (5, "service=shards")] {
         known_as(dsn);
         b.batch_execute(&format!("CALL insta_ids.move_shards({shard}, {shard}, 'a')")).unwrap();
@@ -545,12 +611,78 @@ fn a_move_ends_in_one_way() {
         for step in STEPS {
             moving.step(step).unwrap();
         }
-        let lost = "INSERT INTO insta_ids.move (name, id, first, last, shards, from_node, to_node, slot, bytes, step)
-            SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 's', 0, 'copying' FROM insta_ids.ended_move ORDER BY at DESC LIMIT 1";
+        let lost = "INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
+            SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 0, 'copying' FROM insta_ids_internal.ended_move ORDER BY at DESC LIMIT 1";
         b.batch_execute(lost).unwrap();
         let error = refused(&mut b, "CALL insta_ids.move_abort(3, 3)");
         assert_eq!(error.message(), "node \"a\" has let go of shards from 3 to 3");
     }
+}
+
+/// A role that may provision cannot write down on the target that a move has ended; and such a row does not make the source
+/// let go of rows that the target lacks.
+#[test]
+fn a_forged_outcome_is_not_believed() {
+    let pair = Pair::start("outcome");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 100)").unwrap();
+    let mut forger = pair.b.connect();
+    b.batch_execute(
+        "CREATE ROLE forger; GRANT CREATE ON DATABASE postgres TO forger; SELECT insta_ids.grant_provisioning('forger')",
+    )
+    .unwrap();
+    forger.batch_execute("SET ROLE forger; CREATE SCHEMA insta7").unwrap();
+    let id_of = |name: &str| {
+        texts(
+            &mut pair.a.connect(),
+            &format!("SELECT id::text FROM insta_ids_internal.move WHERE name = '{name}'"),
+        )
+        .remove(0)
+    };
+    let ended = |id: &str, values: &str| {
+        format!(
+            "INSERT INTO insta_ids_internal.ended_move (id, outcome, shards, table_slots) VALUES ('{id}', {values})"
+        )
+    };
+    Move::of(&pair, 3, 3).step("offer").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..2].iter().for_each(|step| moving.step(step).unwrap());
+    for id in [id_of("insta_ids_2_2"), id_of("insta_ids_3_3")] {
+        for values in [
+            "'handed over', '{2}', NULL",
+            "'handed over', '{7}', NULL",
+            "'withdrawn', '{3}', NULL",
+            "'cancelled', NULL, NULL",
+            "'cancelled', '{2}', '{pg_1_sync_1_1}'",
+        ] {
+            assert_eq!(refused(&mut forger, &ended(&id, values)).code().code(), "42501", "{values}");
+        }
+    }
+    for change in
+        ["DELETE FROM insta_ids_internal.ended_move", "UPDATE insta_ids_internal.ended_move SET at = now()"]
+    {
+        assert_eq!(refused(&mut forger, change).code().code(), "42501");
+    }
+
+    // Where it is there nevertheless, the move's own row counts, and what the source says.
+    b.batch_execute(&ended(&id_of("insta_ids_2_2"), "'handed over', '{2}', NULL")).unwrap();
+    assert_eq!(refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a')").code().code(), "23505");
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    b.batch_execute("DELETE FROM insta_ids_internal.ended_move").unwrap();
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 101);
+    for (shards, message) in
+        [("{2}", "offer of shards from 3 to 3 is void"), ("{3}", "shards from 3 to 3 have not left")]
+    {
+        let values = format!("'handed over', '{shards}', NULL");
+        b.batch_execute(&ended(&id_of("insta_ids_3_3"), &values)).unwrap();
+        assert_eq!(refused(&mut b, "CALL insta_ids.move_shards(3, 3, 'a')").message(), message);
+        b.batch_execute("DELETE FROM insta_ids_internal.ended_move").unwrap();
+    }
+    a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
 }
 
 /// What others do meanwhile to shards, slots and maps.
@@ -576,7 +708,10 @@ fn what_others_do_meanwhile() {
     // A slot that is lost is not made anew, as what was written meanwhile would not come.
     b.batch_execute("ALTER SUBSCRIPTION insta_ids_0_3 DISABLE").unwrap();
     within(Duration::from_secs(10), || {
-        a.batch_execute("SELECT pg_drop_replication_slot(slot) FROM insta_ids.move").is_ok()
+        a.batch_execute(
+            "SELECT pg_drop_replication_slot(insta_ids_internal.slot_of(m)) FROM insta_ids_internal.move m",
+        )
+        .is_ok()
     });
     assert!(moving.step("slot").unwrap_err().as_db_error().unwrap().message().ends_with("is lost"));
     moving.abort().unwrap();
@@ -603,11 +738,11 @@ fn what_others_do_meanwhile() {
     reader.batch_execute("COMMIT").unwrap();
 
     // Without a map, or with another one there, nothing moves.
-    a.batch_execute("DELETE FROM insta_ids.assignment").unwrap();
+    a.batch_execute("DELETE FROM insta_ids_internal.assignment").unwrap();
     let error = Move::of(&pair, 2, 2).step("offer").unwrap_err();
     assert_eq!(error.as_db_error().unwrap().message(), "the map does not have shard 2 on this node");
     a.batch_execute("SELECT insta_ids.assign(0, 63, 'a')").unwrap();
-    b.batch_execute("UPDATE insta_ids.map SET version = 1000; SELECT insta_ids.add_node('c', ''), insta_ids.assign(2, 2, 'c')").unwrap();
+    b.batch_execute("UPDATE insta_ids_internal.map SET version = 1000; SELECT insta_ids.add_node('c', ''), insta_ids.assign(2, 2, 'c')").unwrap();
     let mut moving = Move::of(&pair, 2, 2);
     moving.step("offer").unwrap();
     let error = moving.step("prepare").unwrap_err();
@@ -620,10 +755,13 @@ fn what_others_do_meanwhile() {
     for step in STEPS {
         moving.step(step).unwrap();
     }
-    a.batch_execute(
-        "DELETE FROM insta_ids.assignment; CREATE VIEW seen AS SELECT * FROM insta2__moved.photos",
-    )
-    .unwrap();
+    a.batch_execute("DELETE FROM insta_ids_internal.assignment").unwrap();
+    a.batch_execute("BEGIN; CREATE VIEW seen AS SELECT * FROM insta2__moved.photos").unwrap();
+    // Who drops it waits for whoever is making something that depends on it.
+    let dropping = Running::start(pair.a.connect(), "SELECT insta_ids.drop_shard(2)");
+    dropping.await_waiting(&mut pair.a.connect());
+    a.batch_execute("COMMIT").unwrap();
+    assert_eq!(dropping.end().unwrap_err().code().unwrap().code(), "2BP01");
     assert_eq!(
         refused(&mut a, "CALL insta_ids.create_shards(2, 2)").message(),
         "what is left of shard 2 is still here"
@@ -639,7 +777,9 @@ fn a_withdrawn_shard_is_where_the_map_says() {
     let mut a = pair.a.connect();
     let mut moving = Move::of(&pair, 2, 2);
     STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
-    a.batch_execute("SELECT insta_ids.assign(2, 2, 'b')").unwrap();
+    let by_map = "SELECT insta_ids.apply_map(insta_ids.shard_map()
+        || '{\"version\": 1000, \"ranges\": [[0, 1, \"a\"], [2, 2, \"b\"], [3, 63, \"a\"]]}')";
+    a.batch_execute(by_map).unwrap();
     let error = moving.abort().unwrap_err();
     let error = error.as_db_error().unwrap();
     assert_eq!(error.message(), "the map does not have shard 2 on this node");
@@ -673,6 +813,17 @@ fn who_was_not_asked_has_no_say() {
         refused(&mut a, "SELECT insta_ids.drop_node('b')").message(),
         "shards move from or to node \"b\""
     );
+    // Nor does the target set whatever sequence the mark names.
+    b.batch_execute("CREATE SEQUENCE public.other").unwrap();
+    let mark = texts(&mut a, "SELECT mark::text FROM insta_ids_internal.move").remove(0);
+    for other in ["[\"public\", \"other\", 99, true]", "[\"insta2\", \"photos\", 99, true]"] {
+        let hand_over = format!(
+            "SELECT insta_ids.move_hand_over('insta_ids_2_2', jsonb_insert('{mark}', '{{sequences, 0}}', '{other}'))"
+        );
+        let error = refused(&mut b, &hand_over);
+        assert_eq!(error.code().code(), "22023");
+        assert!(error.message().ends_with("which is no sequence of its shards"), "{error:?}");
+    }
     moving.step("hand over").unwrap();
 
     // Another database of the target's server has its name, and nothing of the move.
@@ -680,7 +831,7 @@ fn who_was_not_asked_has_no_say() {
     let mut other = pair.b.connect_to("other");
     other.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     other.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
-    let id = texts(&mut a, "SELECT id::text FROM insta_ids.move").remove(0);
+    let id = texts(&mut a, "SELECT id::text FROM insta_ids_internal.move").remove(0);
     let cancel = format!("SELECT insta_ids.move_cancel('insta_ids_2_2', '{id}')::text");
     let cancellation = texts(&mut other, &cancel).remove(0);
     // Asked again, it has heard of it, from itself.
@@ -700,7 +851,7 @@ fn who_was_not_asked_has_no_say() {
     a.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();
     for back in [
         "SELECT insta_ids.assign(0, 63, 'a')",
-        "DELETE FROM insta_ids.assignment; SELECT insta_ids.create_shard(2)",
+        "DELETE FROM insta_ids_internal.assignment; SELECT insta_ids.create_shard(2)",
     ] {
         assert_eq!(refused(&mut a, back).message(), "shard 2 has moved to node \"b\"");
     }
@@ -813,7 +964,7 @@ fn around_the_fence() {
     // A cancellation that was lost is the same when it is asked for again.
     let mut moving = Move::of(&pair, 3, 3);
     STEPS[..4].iter().for_each(|step| moving.step(step).unwrap());
-    let id = texts(&mut a, "SELECT id::text FROM insta_ids.move").remove(0);
+    let id = texts(&mut a, "SELECT id::text FROM insta_ids_internal.move").remove(0);
     let cancel = format!("SELECT insta_ids.move_cancel('insta_ids_3_3', '{id}')::text");
     let first = texts(&mut b, &cancel);
     assert_eq!(texts(&mut b, &cancel), first);
@@ -842,6 +993,49 @@ fn planted_on_the_source() {
         )
         .unwrap();
     pair.b.connect().batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+}
+
+/// The owner of a table on the target runs nothing as the superuser who moves shards there. PostgreSQL 15 does not see to
+/// that: there the superuser must own what runs.
+#[test]
+fn planted_on_the_target() {
+    let pair = Pair::start("owners");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for client in [&mut a, &mut b] {
+        client
+            .batch_execute(
+                "CREATE ROLE guest; CREATE FUNCTION public.canary(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS
+                    $$BEGIN RAISE LOG 'canary of %', current_user; RETURN $1; END$$;
+                 ALTER FUNCTION public.canary OWNER TO guest; GRANT USAGE ON SCHEMA public TO guest",
+            )
+            .unwrap();
+    }
+    a.batch_execute(
+        "SELECT insta_ids.add_migration('0002', 'CREATE INDEX ON likes (public.canary(id)); CREATE SEQUENCE s OWNED BY likes.id;
+            ALTER TABLE likes OWNER TO guest')",
+    )
+    .unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    a.batch_execute("INSERT INTO insta2.likes VALUES (2 << 10)").unwrap();
+    let mut messages = Vec::new();
+    while let Err(error) = b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a', verify => 'none')") {
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code().code(), "55000", "{error:?}");
+        assert!(!pair.b.log().contains("canary of"), "{}", pair.b.log());
+        messages.push(error.message().to_owned());
+        let hint = error.hint().unwrap().strip_prefix("If you trust that code: ").unwrap();
+        b.batch_execute(hint.split_once(". Then").unwrap().0).unwrap();
+    }
+    let owned = [
+        "function public.canary(bigint) belongs to role \"guest\"",
+        "table insta2.likes belongs to role \"guest\"",
+    ];
+    assert_eq!(messages, if cfg!(feature = "pg15") { &owned[..] } else { &[] });
+    b.batch_execute("ALTER TABLE insta2.likes OWNER TO guest").unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.likes"), 1);
 }
 
 /// A file system that is mounted until this is dropped.

@@ -149,13 +149,13 @@ impl<'a> Move<'a> {
 
     /// Whether the target has the shards, and nothing is left to do.
     pub fn has_ended(&self) -> Result<bool, Error> {
-        let ended = "SELECT NOT EXISTS (SELECT FROM insta_ids.move) AND EXISTS (SELECT FROM insta_ids.shard WHERE shard = $1)";
+        let ended = "SELECT NOT EXISTS (SELECT FROM insta_ids_internal.move) AND EXISTS (SELECT FROM insta_ids_internal.shard WHERE shard = $1)";
         Ok(self.pair.b.config().connect(NoTls)?.query_one(ended, &[&self.range[0]])?.get(0))
     }
 
     /// Does what is left of it, from whatever it has come to.
     pub fn resume(&mut self) -> Result<(), Error> {
-        let step = format!("SELECT step FROM insta_ids.move WHERE name = '{}'", self.name);
+        let step = format!("SELECT step FROM insta_ids_internal.move WHERE name = '{}'", self.name);
         let mut b = self.pair.b.config().connect(NoTls)?;
         let come: Option<String> = b.query_opt(&step, &[])?.map(|row| row.get(0));
         if come.as_deref() == Some("handed over") {
@@ -173,7 +173,7 @@ impl<'a> Move<'a> {
     pub fn abort(&self) -> Result<(), Error> {
         let name = &self.name;
         let mut b = self.pair.b.config().connect(NoTls)?;
-        let open = "SELECT id::text FROM insta_ids.move WHERE name = $1::text::name";
+        let open = "SELECT id::text FROM insta_ids_internal.move WHERE name = $1::text::name";
         let mut a = self.pair.a.config().connect(NoTls)?;
         let Some(id) = a.query_opt(open, &[name])?.map(|row| row.get::<_, String>(0)) else {
             // It was taken back already, or never made.

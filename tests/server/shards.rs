@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use postgres::error::SqlState;
-use postgres::{Client, Error, NoTls};
+use postgres::{Client, Error, NoTls, SimpleQueryMessage};
 
 use crate::chance::Chance;
 use crate::cluster::{Cluster, PRELOAD, count, duplicates, ids, refused, texts, within};
@@ -295,7 +295,7 @@ fn too_few_locks() {
     let batch = batch_of(&mut client, "CALL insta_ids.create_shards(0, 199)");
     println!("create_shards: {batch}");
     assert!((2..50).contains(&batch));
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 0);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 0);
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_namespace WHERE nspname ~ '^insta\\d'"), 0);
     client.batch_execute(&format!("CALL insta_ids.create_shards(0, 199, batch => {batch})")).unwrap();
     check_complete(&mut client, 200);
@@ -367,6 +367,118 @@ fn hostile_names() {
         of_this_name(&mut cluster.connect_to(&database), name);
         client.batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)")).unwrap();
     }
+}
+
+/// A session, or a role, that reads backslashes in strings as it was before PostgreSQL 9.1.
+#[test]
+fn backslashes_of_old() {
+    let cluster = Cluster::bare("backslashes", &[PRELOAD]);
+    let ways = [("by_standard", "on"), ("as_of_old", "off")].map(|(database, conforming)| {
+        let mut client = cluster.connect();
+        client.batch_execute(&format!("CREATE DATABASE {database}")).unwrap();
+        client
+            .batch_execute(&format!(
+                "ALTER DATABASE {database} SET standard_conforming_strings = {conforming}"
+            ))
+            .unwrap();
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&warnings);
+        let mut config = cluster.config();
+        config.dbname(database).options("-c client_min_messages=warning");
+        config.notice_callback(move |notice| heard.lock().unwrap().push(notice.message().to_owned()));
+        let said = said_in_all_calls(&mut config.connect(NoTls).unwrap());
+        (said, std::mem::take(&mut *warnings.lock().unwrap()))
+    });
+    for (standard, old) in ways[0].0.iter().zip(&ways[1].0) {
+        assert_eq!(standard, old);
+    }
+    assert_eq!(ways[0], ways[1]);
+    assert!(!ways[1].1.iter().any(|warning| warning.contains("nonstandard")), "{:?}", ways[1].1);
+}
+
+/// What is returned, or refused, of calls that go by patterns.
+fn said_in_all_calls(client: &mut Client) -> Vec<(String, Result<Vec<String>, String>)> {
+    const PREFIX: &str = "my\\sh'ard\"";
+    let schema = |shard: i32| format!("\"my\\sh'ard\"\"{shard}\"");
+    let calls = [
+        "CREATE EXTENSION insta_ids".into(),
+        format!("SELECT insta_ids.init(16, $${PREFIX}$$)"),
+        format!("SELECT insta_ids.add_migration('0001', $${PHOTOS}$$)"),
+        format!("SELECT insta_ids.add_migration('0002', $$ALTER TABLE {}.photos ADD n int$$)", schema(3)),
+        "CALL insta_ids.create_shards(0, 4)".into(),
+        "SELECT insta_ids.add_migration('0002', $$CREATE VIEW of_ids AS SELECT E'a\\\\b' AS b, id FROM photos$$)".into(),
+        "CALL insta_ids.migrate()".into(),
+        format!("ALTER TABLE {}.photos DROP COLUMN caption", schema(1)),
+        format!("ALTER TABLE {0}.likes ALTER id SET DEFAULT next_id(2, $${1}.likes_id_seq$$)", schema(1), schema(2)),
+        format!("CREATE INDEX ON {}.photos (caption)", schema(3)),
+        format!("CREATE SCHEMA {}", schema(7)),
+        "SELECT concat_ws('|', severity, code, object, detail, hint) FROM insta_ids.check()".into(),
+        "CALL insta_ids.check_rows()".into(),
+        "SELECT insta_ids.fence(4)".into(),
+        "CREATE TABLE public.elsewhere (n int)".into(),
+        "ALTER TABLE public.elsewhere ADD m int".into(),
+        format!("ALTER TABLE {}.photos ADD n int", schema(4)),
+        format!("ALTER TABLE {}.photos SET SCHEMA public", schema(4)),
+        format!("INSERT INTO {}.photos VALUES (DEFAULT)", schema(4)),
+        "SELECT insta_ids.unfence(4)".into(),
+        "SELECT insta_ids.add_node('a', 'host=a password=x')".into(),
+        "SELECT insta_ids.add_node('a', 'host=a password = x')".into(),
+        "SELECT insta_ids.add_node('a', 'host=a hostaddr = 10.0.0.9')".into(),
+        "SELECT insta_ids.add_node('a', $$host=a user=u application_name='b\\\\c\\'d'$$, 0)".into(),
+        "SELECT insta_ids.add_node('b', 'postgresql://u@b:5433,[::1]/d%20b?application_name=x%5Cy', 1)".into(),
+        "SELECT concat_ws('|', n.node, p.keyword, p.value) FROM insta_ids_internal.node n, insta_ids.dsn_parameters(n.dsn) p".into(),
+        "SELECT insta_ids.plproxy_partitions()".into(),
+        "SELECT insta_ids.add_node('b', 'host=b', 1)".into(),
+        "SELECT insta_ids.assign(0, 15, 'a')".into(),
+        "SELECT insta_ids.export_pgdog('db')".into(),
+        "SELECT insta_ids.left_writer_slot('3/4')".into(),
+        "SELECT insta_ids.left_writer_slot('3/5')".into(),
+        format!(
+            "CREATE SEQUENCE {0}.table_id_seq;
+             CREATE FUNCTION {0}.next_id(OUT result bigint) LANGUAGE plpgsql SET search_path = {0}, pg_catalog AS $$
+             DECLARE our_epoch bigint := 1314220021721; seq_id bigint; now_millis bigint; shard_id int := 7;
+             BEGIN
+                 SELECT nextval('table_id_seq') % 1024 INTO seq_id;
+                 SELECT FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) INTO now_millis;
+                 result := (now_millis - our_epoch) << 23;
+                 result := result | (shard_id << 10);
+                 result := result | (seq_id);
+             END $$",
+            schema(7)
+        ),
+        format!("CREATE TABLE {0}.photos (id bigint PRIMARY KEY DEFAULT {0}.next_id())", schema(7)),
+        format!("SELECT insta_ids.adopt($${}$$, 7)", schema(7)),
+        format!("ALTER FUNCTION {0}.next_id() SET search_path = pg_catalog, {0}", schema(7)),
+        format!("SELECT insta_ids.adopt($${}$$, 7)", schema(7)),
+        format!("INSERT INTO {}.photos DEFAULT VALUES", schema(7)),
+        format!("SELECT insta_ids.release($${}$$)", schema(7)),
+        format!("INSERT INTO {}.photos DEFAULT VALUES", schema(7)),
+        "CREATE TABLE by_time (id bigint) PARTITION BY RANGE (id)".into(),
+        "SELECT insta_ids.create_partitions('by_time', '1 day', '2020-01-01', '2020-01-03', 'UTC')::text".into(),
+        "SELECT insta_ids.drop_partitions('by_time', '2020-01-02')".into(),
+        "SELECT insta_ids.create_ticket_server('t', 1, 2)".into(),
+        "SELECT id_shortcode(id_min('2020-01-01'))".into(),
+        "CREATE ROLE provisioner; SELECT insta_ids.grant_provisioning('provisioner'); DROP OWNED BY provisioner; DROP ROLE provisioner".into(),
+        "SELECT insta_ids.drop_shard(n, true) FROM generate_series(0, 4) n".into(),
+    ];
+    calls
+        .into_iter()
+        .map(|call: String| {
+            let rows = client.simple_query(&call).map_err(|error| {
+                let error = error.as_db_error().unwrap_or_else(|| panic!("{call}: {error}"));
+                format!("{} {:?} {:?}", error.message(), error.detail(), error.hint())
+            });
+            let texts = rows.map(|rows| {
+                let of_row = |message: SimpleQueryMessage| match message {
+                    SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                    _ => None,
+                };
+                rows.into_iter().filter_map(of_row).collect()
+            });
+            println!("{call}: {texts:?}");
+            (call, texts)
+        })
+        .collect()
 }
 
 /// All that is done with shards and migrations, where both are called that.
@@ -589,8 +701,11 @@ fn dump_and_restore() {
                 client,
                 "SELECT concat_ws('|', shard, schema, state, applied, pending, failed, tables) FROM insta_ids.shards ORDER BY shard",
             ),
-            texts(client, "SELECT m::text FROM insta_ids.migration m ORDER BY number"),
-            texts(client, "SELECT concat(s, c) FROM insta_ids.shard s, insta_ids.config c ORDER BY shard"),
+            texts(client, "SELECT m::text FROM insta_ids_internal.migration m ORDER BY number"),
+            texts(
+                client,
+                "SELECT concat(s, c) FROM insta_ids_internal.shard s, insta_ids.config c ORDER BY shard",
+            ),
         ]
     };
     let before = state(&mut cluster.connect_to("one"));
@@ -628,7 +743,10 @@ fn goes_on(
     assert_eq!(&state(restored), before);
     let error = refused(restored, "SELECT insta_ids.init(200, 'Fotos ', 'twitter')");
     assert_eq!(error.message(), "shards are already set up");
-    for write in ["UPDATE insta_ids.config SET shards = 1", "UPDATE insta_ids.migration SET ddl = ''"] {
+    for write in [
+        "UPDATE insta_ids_internal.config SET shards = 1",
+        "UPDATE insta_ids_internal.migration SET ddl = ''",
+    ] {
         assert_eq!(refused(restored, write).code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
     }
     restored.batch_execute("INSERT INTO \"Fotos 5\".photos SELECT FROM generate_series(1, 100)").unwrap();
@@ -641,7 +759,12 @@ fn goes_on(
     );
     let wrong = "INSERT INTO \"Fotos 5\".photos VALUES (\"Fotos 6\".next_id())";
     assert_eq!(refused(restored, wrong).code(), &SqlState::CHECK_VIOLATION);
-    restored.batch_execute("SELECT insta_ids.create_shard(100)").unwrap();
+    // What the owner added is still the owner's.
+    let create = "SELECT insta_ids.create_shard(100)";
+    assert_eq!(refused(restored, create).message(), "migration \"0001\" was added by role \"owner\"");
+    let take_over = "SELECT insta_ids.add_migration(name, ddl, transactional, check_ids) FROM insta_ids_internal.migration";
+    restored.batch_execute(take_over).unwrap();
+    restored.batch_execute(create).unwrap();
     restored
         .batch_execute("ALTER TABLE \"Fotos 7\".photos DROP failing; SELECT insta_ids.drop_shard(9)")
         .unwrap();
@@ -747,6 +870,7 @@ fn privileges() {
             "insta_ids.library_version()",
             "insta_ids.lock_capacity()",
             "insta_ids.next_ticket(text)",
+            "insta_ids.partitions(regclass)",
             "insta_ids.percent_decoded(text)",
             "insta_ids.plproxy_partitions()",
             "insta_ids.schema_of(integer)",
@@ -778,14 +902,14 @@ fn privileges() {
         "SELECT insta_ids.apply_migrations(5, '', false)",
         "CALL insta_ids.commit_batch('migrate', 5, 0, 0)",
         "TABLE insta_ids.shards",
-        "TABLE insta_ids.shard",
+        "TABLE insta_ids_internal.shard",
         "TABLE insta_ids.migration_status",
-        "TABLE insta_ids.migration",
-        "TABLE insta_ids.shard_migration",
+        "TABLE insta_ids_internal.migration",
+        "TABLE insta_ids_internal.shard_migration",
         "TABLE insta_ids.progress",
-        "TABLE insta_ids.work",
-        "INSERT INTO insta_ids.config VALUES (1, 'a', 'instagram')",
-        "DELETE FROM insta_ids.config",
+        "TABLE insta_ids_internal.work",
+        "INSERT INTO insta_ids_internal.config VALUES (1, 'a', 'instagram')",
+        "DELETE FROM insta_ids_internal.config",
     ] {
         assert_eq!(refused(&mut nobody, call).code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{call}");
     }
@@ -812,8 +936,8 @@ fn no_shard_of_others() {
     assert_eq!(error.message(), "2 of 3 shards could not be migrated");
     let states = "SELECT concat_ws(' ', shard, state, sqlstate, message) FROM insta_ids.migration_status ORDER BY shard";
     let expected = [
-        "0 failed 42501 permission denied for schema insta0",
-        "1 failed 42501 permission denied for schema insta1",
+        "0 failed 42501 must be owner of schema insta0",
+        "1 failed 42501 must be owner of schema insta1",
         "2 applied",
     ];
     assert_eq!(texts(&mut client, states), expected);
@@ -833,9 +957,9 @@ fn no_shard_of_others() {
         .unwrap();
     assert_eq!(count(&mut provisioner, "SELECT count(*) FROM insta2.photos"), 0);
     let error = refused(&mut provisioner, "SELECT insta_ids.drop_shard(2)");
-    assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{error}");
+    assert_eq!(error.message(), "shard 2 is not empty");
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta2.photos"), 1);
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shard"), 3);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 3);
 }
 
 /// What another session has dropped, made anew and filled meanwhile is a shard with rows.

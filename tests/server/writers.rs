@@ -203,7 +203,7 @@ fn a_copy_goes_on() {
     client.batch_execute(left).unwrap();
     // By hand, past all functions: open sessions hear of it.
     client.batch_execute(MINT).unwrap();
-    lost.connect().batch_execute("UPDATE insta_ids.writer SET slots = 8").unwrap();
+    lost.connect().batch_execute("UPDATE insta_ids_internal.writer SET slots = 8").unwrap();
     assert_eq!(refused(&mut client, MINT).code(), NOT_YET);
 }
 
@@ -220,5 +220,5 @@ fn of_each_database() {
     cluster.restore("postgres", "postgres", "copy");
     cluster.connect_to("copy").batch_execute(MINT).unwrap();
     let mut client = cluster.connect();
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.writer"), 1);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.writer"), 1);
 }

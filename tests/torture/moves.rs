@@ -141,7 +141,7 @@ fn inject(pair: &Pair, fault: Fault) {
     match fault {
         Fault::Driver => {
             for cluster in [&pair.a, &pair.b] {
-                terminate(cluster, "query LIKE '%insta_ids.move%'");
+                terminate(cluster, "query LIKE '%insta_ids_internal.move%'");
             }
         }
         Fault::Source => kill(&pair.a),
@@ -231,7 +231,7 @@ fn check(pair: &Pair, shard: i32, written: &[Written], what: &str) {
             "pg_replication_slots",
             "pg_publication",
             "pg_subscription",
-            "insta_ids.fence",
+            "insta_ids_internal.fence",
         ] {
             assert_eq!(count(client, &format!("SELECT count(*) FROM {left}")), 0, "{what}: {left}");
         }
@@ -266,4 +266,30 @@ fn something_dies_in_each_step() {
             }
         }
     }
+}
+
+/// The target's clock steps back while the caller waits: a wait does not last longer by that.
+#[test]
+fn the_clock_steps_back_while_it_waits() {
+    let pair = pair("waits", 0);
+    if !pair.have_dblink() {
+        return;
+    }
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..2].iter().for_each(|step| moving.step(step).unwrap());
+    let mut holder = pair.b.connect();
+    // The copy waits for this, and the caller for the copy.
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN EXCLUSIVE MODE").unwrap();
+    let config = pair.b.config();
+    let calling = thread::spawn(move || {
+        config.connect(NoTls).unwrap().batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+    });
+    thread::sleep(Duration::from_secs(2));
+    pair.b.set_clock(-30_000);
+    thread::sleep(Duration::from_secs(1));
+    holder.batch_execute("COMMIT").unwrap();
+    let released = Instant::now();
+    calling.join().unwrap();
+    println!("{:?}", released.elapsed());
+    assert!(released.elapsed() < Duration::from_secs(15), "{:?}", released.elapsed());
 }

@@ -52,7 +52,7 @@ SELECT insta_ids.add_migration('0001', 'TRUNCATE t, s.t');
 SELECT insta_ids.add_migration('0001', 'DROP TABLE t, s.t');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT nextval(''Shard1999 . q''))');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT "shard0".next_id())');
-SELECT count(*) FROM insta_ids.migration;
+SELECT count(*) FROM insta_ids_internal.migration;
 
 -- Other schemas can be referred to, and so can what only looks like a shard.
 CREATE TABLE countries (code text PRIMARY KEY);
@@ -72,7 +72,7 @@ $$);
 SELECT insta_ids.add_migration('0002', 'CREATE TABLE wrong ()');
 SELECT insta_ids.add_migration('0002', 'CREATE TABLE wrong ()');
 SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD caption text');
-SELECT number, name, ddl, transactional, check_ids FROM insta_ids.migration WHERE number > 1;
+SELECT number, name, ddl, transactional, check_ids FROM insta_ids_internal.migration WHERE number > 1;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT insta_ids.add_migration('0002', 'SELECT 1');
 ROLLBACK;
@@ -90,8 +90,8 @@ INSERT INTO shard8.photos DEFAULT VALUES RETURNING id_shard(id), caption;
 SELECT shard8.likes_of(5);
 SELECT insta_ids.add_migration('0002', 'SELECT 1');
 SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD caption text', check_ids => false);
-DELETE FROM insta_ids.migration WHERE name = '0002';
-UPDATE insta_ids.migration SET ddl = 'DROP TABLE photos';
+DELETE FROM insta_ids_internal.migration WHERE name = '0002';
+UPDATE insta_ids_internal.migration SET ddl = 'DROP TABLE photos';
 
 -- New shards get them all.
 SELECT insta_ids.create_shard(10);
@@ -118,7 +118,7 @@ SELECT insta_ids.add_migration('0005', 'SELECT 1; DO $do$ BEGIN IF current_schem
 CALL insta_ids.migrate();
 SELECT insta_ids.create_shard(12);
 CALL insta_ids.create_shards(11, 14, batch => 10);
-SELECT shard FROM insta_ids.shard ORDER BY shard;
+SELECT shard FROM insta_ids_internal.shard ORDER BY shard;
 SELECT nspname FROM pg_namespace WHERE nspname ~ '^shard1' ORDER BY 1;
 SELECT * FROM insta_ids.progress;
 

@@ -38,9 +38,9 @@ DROP SCHEMA shard1999;
 SELECT insta_ids.init(2000, 'shard');
 SELECT insta_ids.init(1000);
 SELECT * FROM insta_ids.config;
-UPDATE insta_ids.config SET shards = 4000;
-DELETE FROM insta_ids.config;
-TRUNCATE insta_ids.config;
+UPDATE insta_ids_internal.config SET shards = 4000;
+DELETE FROM insta_ids_internal.config;
+TRUNCATE insta_ids_internal.config;
 
 SELECT insta_ids.shard_of(31341), insta_ids.shard_of(-5), insta_ids.shard_of('abc'),
        insta_ids.shard_of('550e8400-e29b-41d4-a716-446655440000'::uuid);
@@ -64,7 +64,7 @@ CREATE TABLE shard8.kept ();
 SELECT insta_ids.create_shard(8);
 CALL insta_ids.create_shards(6, 9);
 SELECT nspname FROM pg_namespace WHERE nspname LIKE 'shard%' ORDER BY 1;
-SELECT shard FROM insta_ids.shard;
+SELECT shard FROM insta_ids_internal.shard;
 DROP SCHEMA shard8 CASCADE;
 
 -- What cannot be a range.

@@ -25,7 +25,7 @@ JOIN pg_extension e ON d.refobjid = e.oid AND d.refclassid = 'pg_extension'::reg
 JOIN pg_proc p ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
 JOIN pg_language l ON p.prolang = l.oid
 WHERE e.extname = 'insta_ids'
-ORDER BY 1;
+ORDER BY 1, 8;
 
 -- The library is loaded by the first call into it, and its settings with it.
 SELECT id_shard(0);
@@ -37,12 +37,12 @@ SELECT extname, extrelocatable FROM pg_extension WHERE extname = 'insta_ids';
 -- What lies beside the functions.
 -- The owner's own privileges are not the same in all versions of PostgreSQL.
 SELECT 'schema' AS kind, nspname AS name, regexp_replace(nspacl::text, 'postgres=[^,]*,', '') AS privileges, obj_description(oid, 'pg_namespace') AS comment
-FROM pg_namespace WHERE nspname = 'insta_ids'
+FROM pg_namespace WHERE nspname IN ('insta_ids', 'insta_ids_internal')
 UNION ALL
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'r' THEN 'table' ELSE relkind::text END, relname, regexp_replace(relacl::text, 'postgres=[^,]*,', ''), obj_description(oid, 'pg_class')
-FROM pg_class WHERE relnamespace = 'insta_ids'::regnamespace AND relkind <> 'i'
+FROM pg_class WHERE relnamespace IN ('insta_ids'::regnamespace, 'insta_ids_internal'::regnamespace) AND relkind <> 'i'
 ORDER BY 1, 2;
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'insta_ids.stat_ids'::regclass AND attnum > 0 ORDER BY attnum;
 SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids.partitioned'::regclass;
-SELECT unnest(extconfig)::regclass FROM pg_extension WHERE extname = 'insta_ids';
+SELECT unnest(extconfig)::regclass::text AS configuration FROM pg_extension WHERE extname = 'insta_ids' ORDER BY 1;

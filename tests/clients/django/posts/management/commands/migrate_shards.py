@@ -15,7 +15,7 @@ class Command(BaseCommand):
         graph = MigrationLoader(connection).graph
         leaves = [leaf for leaf in graph.leaf_nodes() if leaf[0] in SHARDED]
         with connection.cursor() as cursor:
-            cursor.execute("SELECT name FROM insta_ids.migration")
+            cursor.execute("SELECT name FROM insta_ids_internal.migration")
             added = {name for (name,) in cursor}
             for app, name in dict.fromkeys(node for leaf in leaves for node in graph.forwards_plan(leaf)):
                 if app in SHARDED and f"{app}.{name}" not in added:

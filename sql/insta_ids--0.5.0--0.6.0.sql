@@ -1,1 +1,0 @@
--- From 0.5.0 to 0.6.0: nothing in SQL.

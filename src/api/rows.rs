@@ -1,0 +1,108 @@
+//! What checks and moves read of the rows of users' tables.
+#![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
+
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+use crate::id::{Id, Layout};
+use crate::pg::layout::StoredLayout;
+use crate::pg::relation::c_string;
+use crate::pg::rows::{self, Which};
+use crate::report::SqlResult;
+
+/// How many ids are of a kind, and one of them.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    count: i64,
+    example: Option<i64>,
+}
+
+impl Kind {
+    fn add(&mut self, id: i64, pick: impl Fn(i64, i64) -> i64) {
+        self.count += 1;
+        self.example = Some(self.example.map_or(id, |other| pick(id, other)));
+    }
+}
+
+/// Ids of one table that are negative, of another shard than `shard`, or at least `beyond`. None is of two kinds.
+///
+/// The column as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
+#[pg_extern(sql = false)]
+fn survey_ids(
+    table: pg_sys::Oid,
+    column: &[u8],
+    shard: i32,
+    layout: StoredLayout,
+    beyond: i64,
+    every_row: bool,
+) -> Result<
+    TableIterator<
+        'static,
+        (
+            name!(ids, i64),
+            name!(oldest, Option<i64>),
+            name!(newest, Option<i64>),
+            name!(negative, i64),
+            name!(a_negative, Option<i64>),
+            name!(strange, i64),
+            name!(a_strange, Option<i64>),
+            name!(future, i64),
+            name!(newest_future, Option<i64>),
+        ),
+    >,
+    ErrorReport,
+> {
+    let layout = Layout::try_from(layout)?;
+    let (mut ids, mut oldest, mut newest) = (0, None, None);
+    let [mut negative, mut strange, mut future] = [Kind::default(); 3];
+    let which = if every_row { Which::All } else { Which::Ends };
+    // One that was dropped meanwhile has no ids.
+    let _ = rows::visit_ids(table, &c_string(column), which, |id| {
+        ids += 1;
+        oldest = Some(oldest.map_or(id, |other: i64| other.min(id)));
+        newest = newest.max(Some(id));
+        if id < 0 {
+            negative.add(id, Ord::max);
+        } else if layout.shard_of(Id::from_bits(id)) != shard {
+            strange.add(id, Ord::min);
+        } else if id >= beyond {
+            future.add(id, Ord::max);
+        }
+    });
+    Ok(TableIterator::once((
+        ids,
+        oldest,
+        newest,
+        negative.count,
+        negative.example,
+        strange.count,
+        strange.example,
+        future.count,
+        future.example,
+    )))
+}
+
+/// How many rows a table has, and the sum of their hashes if they are asked for. The sum wraps.
+#[pg_extern(sql = false)]
+fn survey_rows(
+    table: pg_sys::Oid,
+    hashed: bool,
+) -> Result<TableIterator<'static, (name!(rows, i64), name!(hash, Option<i64>))>, ErrorReport> {
+    if !hashed {
+        return Ok(TableIterator::once((rows::count(table)?, None)));
+    }
+    let (mut rows, mut sum) = (0, 0_i64);
+    rows::visit_hashes(table, |hash| {
+        rows += 1;
+        sum = sum.wrapping_add(hash);
+    })?;
+    Ok(TableIterator::once((rows, Some(sum))))
+}
+
+#[pg_extern(sql = false)]
+fn row_hashes(table: pg_sys::Oid) -> SqlResult<Vec<i64>> {
+    let mut hashes = Vec::new();
+    rows::visit_hashes(table, |hash| hashes.push(hash))?;
+    Ok(hashes)
+}

@@ -1,0 +1,312 @@
+//! Rows of users' tables, read by scans that run only what PostgreSQL and its superusers made: the methods of tables,
+//! of B-trees over `bigint`, and of types. The planner and the executor would also run what an owner has put into a
+//! table: expressions of indexes, statistics, policies.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use pgrx::check_for_interrupts;
+use pgrx::datum::{FromDatum, IntoDatum};
+use pgrx::memcxt::PgMemoryContexts;
+use pgrx::{PgTupleDesc, pg_sys};
+
+use super::relation::open_owned;
+use super::sequence::NoSuchRelation;
+
+/// Which values of a column are read.
+#[derive(Clone, Copy)]
+pub(crate) enum Which {
+    All,
+    /// The least and the greatest, from a B-tree index that begins with the column and has no predicate. None, if the table
+    /// has no such index.
+    Ends,
+}
+
+/// Calls `visit` with values of a column of type `bigint`, or of a domain over it; not with NULLs.
+pub(crate) fn visit_ids(
+    table: pg_sys::Oid,
+    column: &CStr,
+    which: Which,
+    mut visit: impl FnMut(i64),
+) -> Result<(), NoSuchRelation> {
+    with_table(table, |opened| {
+        // SAFETY: the table is open.
+        unsafe {
+            let attribute = pg_sys::get_attnum(table, column.as_ptr());
+            if !is_bigint(opened, attribute) {
+                return;
+            }
+            let mut read = |row, columns| {
+                let mut is_null = false;
+                let value = pg_sys::heap_getattr(row, attribute.into(), columns, &mut is_null);
+                if let Some(id) = i64::from_datum(value, is_null) {
+                    visit(id);
+                }
+            };
+            match which {
+                Which::All => each_row(opened, pg_sys::GetActiveSnapshot(), |row, columns| {
+                    read(row, columns);
+                    true
+                }),
+                Which::Ends => {
+                    if let Some(index) = index_on(opened, attribute) {
+                        for direction in [
+                            pg_sys::ScanDirection::ForwardScanDirection,
+                            pg_sys::ScanDirection::BackwardScanDirection,
+                        ] {
+                            first_in_order(opened, index, attribute, direction, &mut read);
+                        }
+                        pg_sys::index_close(index, pg_sys::AccessShareLock.cast_signed());
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Calls `visit` with a number for each row of a table: the same for the same values, on each server, whatever the order of
+/// the columns. Values are compared as their types write them, so the settings that types heed must be the same, too.
+pub(crate) fn visit_hashes(table: pg_sys::Oid, mut visit: impl FnMut(i64)) -> Result<(), NoSuchRelation> {
+    with_table(table, |opened| {
+        // SAFETY: the table is open. The arrays have a place for each of its columns.
+        unsafe {
+            let mut columns = columns_by_name(opened);
+            let count = usize::try_from((*(*opened).rd_att).natts).unwrap_or_default();
+            let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); count], vec![true; count]);
+            let mut row_memory = PgMemoryContexts::new("insta_ids: a row");
+            let mut bytes = Vec::new();
+            each_row(opened, pg_sys::GetActiveSnapshot(), |row, described| {
+                pg_sys::heap_deform_tuple(row, described, values.as_mut_ptr(), nulls.as_mut_ptr());
+                visit(row_memory.switch_to(|_| hash_of(&mut columns, &values, &nulls, &mut bytes)));
+                row_memory.reset();
+                true
+            });
+        }
+    })
+}
+
+/// How many rows of its own a table has.
+pub(crate) fn count(table: pg_sys::Oid) -> Result<i64, NoSuchRelation> {
+    let mut rows = 0;
+    with_table(table, |opened| {
+        // SAFETY: the table is open.
+        unsafe {
+            each_row(opened, pg_sys::GetActiveSnapshot(), |_, _| {
+                rows += 1;
+                true
+            });
+        }
+    })?;
+    Ok(rows)
+}
+
+/// Does something with a table while it is open, unless the table has no storage, as a partitioned one. The user must be a
+/// member of the role that owns the table.
+fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<(), NoSuchRelation> {
+    let opened = open_owned(table)?;
+    // SAFETY: the table is open until it is closed here; after an error, the end of the transaction or subtransaction
+    // closes it.
+    unsafe {
+        if has_storage(opened) {
+            act(opened);
+        }
+        pg_sys::relation_close(opened, pg_sys::AccessShareLock.cast_signed());
+    }
+    Ok(())
+}
+
+/// Calls `visit` with each row that a snapshot sees until it returns `false`; a NULL is the newest snapshot.
+///
+/// # Safety
+/// The relation is open and has storage.
+pub(super) unsafe fn each_row(
+    relation: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    mut visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc) -> bool,
+) {
+    // SAFETY: as the caller keeps it.
+    unsafe {
+        let (no_index, no_keys) = (pg_sys::Oid::INVALID, ptr::null_mut());
+        let scan = pg_sys::systable_beginscan(relation, no_index, false, snapshot, 0, no_keys);
+        loop {
+            check_for_interrupts!();
+            let row = pg_sys::systable_getnext(scan);
+            if row.is_null() || !visit(row, (*relation).rd_att) {
+                break;
+            }
+        }
+        pg_sys::systable_endscan(scan);
+    }
+}
+
+/// Calls `visit` with the first row, in the order of an index, whose column is not NULL.
+///
+/// # Safety
+/// Table and index are open; the index is a B-tree that begins with the column.
+unsafe fn first_in_order(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    column: pg_sys::AttrNumber,
+    direction: pg_sys::ScanDirection::Type,
+    visit: impl FnOnce(pg_sys::HeapTuple, pg_sys::TupleDesc),
+) {
+    const NONE: pg_sys::Oid = pg_sys::Oid::INVALID;
+    let is_not_null = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNOTNULL).cast_signed();
+    // SAFETY: as the caller keeps it. A key that asks for what is not NULL has neither a strategy nor an operator.
+    unsafe {
+        let mut key = pg_sys::ScanKeyData::default();
+        let argument = pg_sys::Datum::null();
+        pg_sys::ScanKeyEntryInitialize(&raw mut key, is_not_null, column, 0, NONE, NONE, NONE, argument);
+        let snapshot = pg_sys::GetActiveSnapshot();
+        let scan = pg_sys::systable_beginscan_ordered(table, index, snapshot, 1, &raw mut key);
+        let row = pg_sys::systable_getnext_ordered(scan, direction);
+        if !row.is_null() {
+            visit(row, (*table).rd_att);
+        }
+        pg_sys::systable_endscan_ordered(scan);
+    }
+}
+
+/// An index that [`Which::Ends`] can be read from, opened. Its first column has PostgreSQL's own order of `bigint`: that of
+/// another operator class may be a function of the owner.
+///
+/// # Safety
+/// The table is open.
+unsafe fn index_on(table: pg_sys::Relation, column: pg_sys::AttrNumber) -> Option<pg_sys::Relation> {
+    let lock = pg_sys::AccessShareLock.cast_signed();
+    // SAFETY: the list is of the indexes of an open table; what is read of them is theirs while they are open.
+    unsafe {
+        let indexes = pgrx::PgList::<pg_sys::Oid>::from_pg(pg_sys::RelationGetIndexList(table));
+        for oid in indexes.iter_oid() {
+            let index = pg_sys::try_index_open(oid, lock);
+            if index.is_null() {
+                continue;
+            }
+            let form = &*(*index).rd_index;
+            if (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
+                && form.indisvalid
+                && is_complete(index)
+                && form.indkey.values.as_slice(1) == [column]
+                && *(*index).rd_opfamily == pg_sys::INTEGER_BTREE_FAM_OID
+                && pg_sys::heap_attisnull(
+                    (*index).rd_indextuple,
+                    pg_sys::Anum_pg_index_indpred.cast_signed(),
+                    ptr::null_mut(),
+                )
+            {
+                return Some(index);
+            }
+            pg_sys::index_close(index, lock);
+        }
+    }
+    None
+}
+
+/// Whether an index has all rows that snapshots of this transaction see: else it leaves out some that are older than itself.
+///
+/// # Safety
+/// The index is open.
+unsafe fn is_complete(index: pg_sys::Relation) -> bool {
+    // SAFETY: as the caller keeps it.
+    unsafe {
+        let made_by = pg_sys::HeapTupleHeaderGetXmin((*(*index).rd_indextuple).t_data);
+        !(*(*index).rd_index).indcheckxmin || pg_sys::TransactionIdPrecedes(made_by, pg_sys::TransactionXmin)
+    }
+}
+
+/// # Safety
+/// The relation is open.
+unsafe fn has_storage(relation: pg_sys::Relation) -> bool {
+    // SAFETY: as the caller keeps it.
+    unsafe { (*(*relation).rd_rel).relkind.to_ne_bytes() == [pg_sys::RELKIND_RELATION] }
+}
+
+/// # Safety
+/// The relation is open.
+unsafe fn is_bigint(relation: pg_sys::Relation, column: pg_sys::AttrNumber) -> bool {
+    // SAFETY: as the caller keeps it; a column that is not there has number 0, and one of the system a negative one.
+    unsafe {
+        PgTupleDesc::from_pg_unchecked((*relation).rd_att)
+            .iter()
+            .any(|a| a.attnum == column && pg_sys::getBaseType(a.atttypid) == pg_sys::INT8OID)
+    }
+}
+
+/// A column whose values are written as texts.
+struct Written {
+    /// Where it is in a row, from 0 on.
+    place: usize,
+    output: pg_sys::FmgrInfo,
+}
+
+/// The columns that a table stores, in the order of their names.
+///
+/// # Safety
+/// The relation is open.
+unsafe fn columns_by_name(relation: pg_sys::Relation) -> Vec<Written> {
+    /// `pg_attribute.attgenerated` of a column that is computed when it is read, by an expression of the owner.
+    const VIRTUAL: u8 = b'v';
+    // SAFETY: as the caller keeps it; each column has a type, and that an output function.
+    unsafe {
+        let columns = PgTupleDesc::from_pg_unchecked((*relation).rd_att);
+        let mut stored: Vec<_> = columns
+            .iter()
+            .enumerate()
+            .filter(|(_, a)| !a.attisdropped && a.attgenerated.to_ne_bytes() != [VIRTUAL])
+            .collect();
+        stored.sort_by_key(|(_, a)| CStr::from_ptr(a.attname.data.as_ptr()));
+        stored
+            .into_iter()
+            .map(|(place, a)| {
+                let (mut function, mut is_varlena) = (pg_sys::Oid::INVALID, false);
+                pg_sys::getTypeOutputInfo(a.atttypid, &raw mut function, &raw mut is_varlena);
+                let mut output = pg_sys::FmgrInfo::default();
+                pg_sys::fmgr_info(function, &raw mut output);
+                Written { place, output }
+            })
+            .collect()
+    }
+}
+
+/// A number for the values of a row: PostgreSQL's hash of their texts, each with its length before it.
+///
+/// # Safety
+/// The values are those of a row, and the memory context one that can be given up after the call.
+unsafe fn hash_of(
+    columns: &mut [Written],
+    values: &[pg_sys::Datum],
+    nulls: &[bool],
+    bytes: &mut Vec<u8>,
+) -> i64 {
+    /// From how many bytes on they are hashed, as the seed of what follows. All of a row may be longer than a `text` can be.
+    const BLOCK: usize = 1 << 20;
+    let mut hash = 0;
+    bytes.clear();
+    for Written { place, output } in columns {
+        if nulls[*place] {
+            bytes.push(0);
+        } else {
+            // SAFETY: the value is of the type whose output function is called, and the text ends with a NUL.
+            let text =
+                unsafe { CStr::from_ptr(pg_sys::OutputFunctionCall(output, values[*place])) }.to_bytes();
+            bytes.push(1);
+            bytes.extend_from_slice(&text.len().to_le_bytes());
+            bytes.extend_from_slice(text);
+        }
+        if bytes.len() >= BLOCK {
+            hash = hash_bytes(bytes, hash);
+            bytes.clear();
+        }
+    }
+    hash_bytes(bytes, hash)
+}
+
+fn hash_bytes(bytes: &[u8], seed: i64) -> i64 {
+    // SAFETY: the server copies as many bytes as there are; an error if they are more than a `text` can have.
+    unsafe {
+        let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+        let text = pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length);
+        let arguments = [Some(text.into()), seed.into_datum()];
+        pgrx::direct_function_call(pg_sys::hashvarlenaextended, &arguments).unwrap_or_default()
+    }
+}

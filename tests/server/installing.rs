@@ -1,0 +1,214 @@
+//! Libraries are installed while the server runs: no id comes twice meanwhile, and the extension is made only by a library
+//! that has what its functions call.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use postgres::error::SqlState;
+use postgres::{Client, Error};
+
+use crate::cluster::{Cluster, PRELOAD, checkout, count, pg_config, preload_needed, refused, texts};
+
+/// A table that refuses the same id twice.
+const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'))";
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const LIBRARY_VERSION: &str = "SELECT insta_ids.library_version()";
+
+/// The findings of `check` about the versions of library and extension.
+const OLD: &str = "SELECT code FROM insta_ids.check() WHERE code LIKE 'old%'";
+
+/// A session that inserts rows until it is told to end.
+struct Minting {
+    is_over: Arc<AtomicBool>,
+    session: JoinHandle<Result<(), Error>>,
+}
+
+impl Minting {
+    fn start(mut client: Client) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        // The session loads the library that is installed now.
+        insert(&mut client, 1).unwrap();
+        let told = Arc::clone(&is_over);
+        let session = thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                insert(&mut client, 100)?;
+            }
+            Ok(())
+        });
+        Self { is_over, session }
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.session.join().unwrap()
+    }
+}
+
+fn insert(client: &mut Client, rows: u32) -> Result<(), Error> {
+    client.batch_execute(&format!("INSERT INTO t SELECT FROM generate_series(1, {rows})"))
+}
+
+/// A server that takes the library from a directory of its own, where it can be exchanged.
+struct Exchange {
+    cluster: Cluster,
+}
+
+impl Exchange {
+    /// The server is not started, and has no library yet.
+    fn new(name: &str) -> Self {
+        let cluster = Cluster::made(name, &["make", PRELOAD]);
+        let this = Self { cluster };
+        fs::create_dir(this.directory()).unwrap();
+        let configuration = this.cluster.socket.join("data/postgresql.conf");
+        let mut configuration = OpenOptions::new().append(true).open(configuration).unwrap();
+        writeln!(configuration, "dynamic_library_path = '{}:$libdir'", this.directory()).unwrap();
+        this
+    }
+
+    fn directory(&self) -> String {
+        format!("{}/library", self.cluster.socket.display())
+    }
+
+    /// Installs the library under another version number of the same length, in place of the one that is there.
+    fn install(&self, version: &str) {
+        let mut library = fs::read(format!("{}/insta_ids.so", pg_config("--pkglibdir"))).unwrap();
+        assert_eq!(version.len(), VERSION.len());
+        for at in 0..library.len() - version.len() {
+            if library[at..].starts_with(VERSION.as_bytes()) {
+                library[at..at + version.len()].copy_from_slice(version.as_bytes());
+            }
+        }
+        let installed = format!("{}/insta_ids.so", self.directory());
+        fs::write(format!("{installed}.new"), library).unwrap();
+        fs::rename(format!("{installed}.new"), installed).unwrap();
+    }
+}
+
+/// This version with each digit replaced by this one.
+fn version_of(digit: &str) -> String {
+    VERSION.split('.').map(|part| digit.repeat(part.len())).collect::<Vec<_>>().join(".")
+}
+
+/// `make install` replaces the files of a running server. The library is never missing, neither for sessions that have it
+/// nor for new ones.
+#[test]
+fn installed_while_sessions_come() {
+    let cluster = Cluster::start("installed");
+    let mut client = cluster.connect();
+    client.batch_execute(TABLE).unwrap();
+    let staged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("staged");
+    let [libraries, extensions] =
+        [pg_config("--pkglibdir"), format!("{}/extension", pg_config("--sharedir"))];
+    let files = [
+        format!("{libraries}/insta_ids.so"),
+        format!("{extensions}/insta_ids.control"),
+        format!("{extensions}/insta_ids--{VERSION}.sql"),
+    ];
+    // Files that an earlier version of the checkout has left there would be installed, too.
+    let _ = fs::remove_dir_all(&staged);
+    for file in &files {
+        let copy = staged.join(&file[1..]);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(file, copy).unwrap();
+    }
+    let before = Minting::start(client);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20 {
+                let placed = Command::new(checkout().join("scripts/place")).arg(&staged).status();
+                assert!(placed.unwrap().success());
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let mut sessions = 0;
+        while !is_over.load(Ordering::Relaxed) && !before.session.is_finished() {
+            insert(&mut cluster.connect(), 1).unwrap();
+            sessions += 1;
+        }
+        assert!(sessions > 20, "only {sessions} sessions");
+    });
+    before.end().unwrap();
+}
+
+/// Packages exchange the library while the server runs. Sessions with the old one and sessions with the new one mint with
+/// one guard; after the restart, `check` finds that the database is not updated.
+#[test]
+fn exchanged_under_sessions() {
+    let server = Exchange::new("exchanged");
+    let newer = version_of("9");
+    server.install(VERSION);
+    server.cluster.up();
+    let mut client = server.cluster.connect();
+    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(10)").unwrap();
+    client.batch_execute(TABLE).unwrap();
+    let before = Minting::start(client);
+
+    server.install(&newer);
+    let mut client = server.cluster.connect();
+    // A preloaded library stays until the restart.
+    let expected = if preload_needed() { VERSION } else { &newer };
+    assert_eq!(texts(&mut client, LIBRARY_VERSION), [expected]);
+    insert(&mut client, 100_000).unwrap();
+    before.end().unwrap();
+    drop(client);
+
+    server.cluster.stop();
+    server.cluster.up();
+    let mut client = server.cluster.connect();
+    assert_eq!(texts(&mut client, LIBRARY_VERSION), [newer]);
+    insert(&mut client, 1000).unwrap();
+    assert_eq!(texts(&mut client, OLD), ["old_extension"]);
+}
+
+/// A server that still runs an older library does not make the extension: that library may lack what its functions call.
+#[test]
+fn an_older_library_is_refused() {
+    let server = Exchange::new("older");
+    let older = version_of("0");
+    server.install(&older);
+    server.cluster.up();
+    let mut client = server.cluster.connect();
+    let error = refused(&mut client, "CREATE EXTENSION insta_ids");
+    assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+    assert_eq!(error.message(), "the server still runs an older library of insta_ids");
+    assert_eq!(error.hint(), Some("Restart the server."));
+    assert_eq!(count(&mut client, "SELECT count(*) FROM pg_namespace WHERE nspname = 'insta_ids'"), 0);
+    drop(client);
+
+    server.install(VERSION);
+    server.cluster.stop();
+    server.cluster.up();
+    let mut client = server.cluster.connect();
+    client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(10)").unwrap();
+    client.batch_execute(TABLE).unwrap();
+    insert(&mut client, 1000).unwrap();
+    assert_eq!(texts(&mut client, OLD), [""; 0]);
+}
+
+/// Without the lease, a restart could repeat ids, so none is minted.
+#[test]
+fn no_id_without_the_lease() {
+    let cluster = Cluster::start("no_lease");
+    let mut client = cluster.connect();
+    client.batch_execute(TABLE).unwrap();
+    insert(&mut client, 1).unwrap();
+    client
+        .batch_execute(
+            "ALTER EXTENSION insta_ids DROP SEQUENCE insta_ids_internal.lease; DROP SEQUENCE insta_ids_internal.lease",
+        )
+        .unwrap();
+    // The second session has not seen the sequence.
+    for client in [&mut client, &mut cluster.connect()] {
+        let error = refused(client, "INSERT INTO t SELECT FROM generate_series(1, 10000000)");
+        assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+        assert_eq!(error.message(), "insta_ids has no lease in this database");
+    }
+}
