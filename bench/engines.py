@@ -60,7 +60,7 @@ def writers(bench):
         for node in nodes.values():
             with node.connect() as session:
                 session.execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s")
-                session.execute("SELECT insta_ids.take_writer_slot('-infinity')")
+                session.execute("SELECT insta_ids.acquire_writer_slot('-infinity')")
         for _ in bench.rounds(5, 2):
             for slot, node in nodes.items():
                 with node.connect() as session:

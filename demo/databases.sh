@@ -63,7 +63,7 @@ SQL
 }
 
 # What is in the shard of a database, a line each: `diff <(objects insta3) <(objects insta4)`.
-objects() { sql "$1" <<<'SELECT jsonb_array_elements(insta_ids.objects_json(shard)) FROM insta_ids_internal.shard'; }
+objects() { sql "$1" <<<'SELECT jsonb_array_elements(insta_ids_internal.objects_json(shard)) FROM insta_ids_internal.shard'; }
 
 # Prints which of them are not like most.
 unlike() {

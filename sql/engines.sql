@@ -1,8 +1,7 @@
--- What routes by the map, and whether the servers agree on it.
-SET LOCAL search_path = pg_catalog, pg_temp;
+-- PL/Proxy and PgDog, which route by the map.
 
 -- The parameters of a connection string of libpq: of pairs, or of a URI.
-CREATE FUNCTION insta_ids.dsn_parameters(dsn text) RETURNS TABLE (keyword text, value text)
+CREATE OR REPLACE FUNCTION insta_ids_internal.dsn_parameters(dsn text) RETURNS TABLE (keyword text, value text)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -19,7 +18,7 @@ BEGIN
     SELECT array_agg(trim(BOTH '[]' FROM h[1])), array_agg(coalesce(h[2], '')) INTO hosts, ports
     FROM regexp_split_to_table(uri[2], ',') host, regexp_match(host, $re$^(\[[^]]*\]|[^:]*)(?::(\d*))?\Z$re$) h;
     RETURN QUERY
-    SELECT p.keyword, insta_ids.percent_decoded(p.value)
+    SELECT p.keyword, insta_ids_internal.percent_decoded(p.value)
     FROM (
         VALUES ('user', uri[1]), ('host', array_to_string(hosts, ',')),
             ('port', CASE WHEN ports <> array_fill(''::text, ARRAY[cardinality(ports)]) THEN array_to_string(ports, ',') END),
@@ -34,7 +33,8 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION insta_ids.percent_decoded(encoded text) RETURNS text
+-- A part of a URI, decoded.
+CREATE OR REPLACE FUNCTION insta_ids_internal.percent_decoded(encoded text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT pg_catalog.convert_from(pg_catalog.decode(pg_catalog.string_agg(
@@ -43,90 +43,19 @@ BEGIN ATOMIC
     FROM pg_catalog.regexp_matches(encoded, '%([0-9A-Fa-f]{2})|(.)', 'g') WITH ORDINALITY p (part, place);
 END;
 
--- Whether the servers agree
-
--- Asks every node of the map, also this one.
-CREATE FUNCTION insta_ids.check_nodes() RETURNS SETOF insta_ids.finding
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    question CONSTANT text := 'SELECT jsonb_build_object(''node'', insta_ids.this_node(), ''map'', insta_ids.shard_map() - ''moving'','
-        || ' ''writer_slot'', insta_ids.writer_slot())';
-    node name;
-    is_connected boolean;
-    answers jsonb := '{}';
-    reason text;
-    newest bigint;
-    newest_on text;
-BEGIN
-    PERFORM insta_ids.dblink_schema();
-    FOR node IN SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord LOOP
-        is_connected := false;
-        BEGIN
-            PERFORM insta_ids.connect_node(node);
-            is_connected := true;
-            answers := answers || jsonb_build_object(node, insta_ids.ask_node(question));
-        EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
-            RETURN NEXT ROW('error', CASE WHEN is_connected THEN 'other_answer' ELSE 'no_answer' END, quote_ident(node),
-                concat_ws(': ', SQLERRM, nullif(trim(reason), '')),
-                CASE WHEN is_connected THEN 'Mend that there.'
-                    ELSE 'Correct its connection string; or if the server is gone for good, promote its standby under the same'
-                        || format(' name, and say where that is: SELECT insta_ids.add_node(%L, ...)', node) END
-                )::insta_ids.finding;
-        END;
-    END LOOP;
-    PERFORM insta_ids.disconnect_node();
-
-    RETURN QUERY
-    SELECT 'error', 'other_node', quote_ident(a.key),
-           format('The server that its connection string leads to is %s.', coalesce('node "' || (a.value ->> 'node') || '"', 'no node')),
-           'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.'
-    FROM jsonb_each(answers) a WHERE a.value ->> 'node' IS DISTINCT FROM a.key ORDER BY a.key;
-
-    SELECT (a.value #>> '{map,version}')::bigint, a.key INTO newest, newest_on
-    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
-    RETURN QUERY
-    SELECT CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
-           CASE v.version WHEN newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
-           format('Its map has version %s, and version %s on node "%s".', v.version, newest, newest_on)
-               || CASE v.version WHEN newest THEN ' They differ.' ELSE '' END,
-           CASE v.version WHEN newest
-               THEN 'Assign on one of them what the other has, and apply that map on the other by insta_ids.apply_map().'
-               ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
-    FROM jsonb_each(answers) a
-    CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v
-    WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
-    ORDER BY a.key;
-
-    -- Where none of the two has one, each shard is minted for on one server.
-    RETURN QUERY
-    SELECT 'error', 'same_writer_slot', quote_ident(a.key),
-           format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',
-               a.value ->> 'writer_slot', b.key, b.value ->> 'writer_slot'),
-           'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
-               || 'SELECT insta_ids.take_writer_slot(...)'
-    FROM jsonb_each(answers) a
-    JOIN jsonb_each(answers) b ON a.key < b.key
-    WHERE insta_ids.slots_meet(a.value ->> 'writer_slot', b.value ->> 'writer_slot')
-        AND (a.value ->> 'writer_slot', b.value ->> 'writer_slot') <> ('0/1', '0/1')
-    ORDER BY a.key, b.key;
-END
-$$;
-
 -- PL/Proxy
 
 -- How it connects to each shard's server, in their order: as the role that asks, not as who moves shards. A shard on no node
 -- is said to be on the first: that refuses it, and says why. PL/Proxy adds the role where `user=` is nowhere in the string, so
 -- it must not be in a value.
-CREATE FUNCTION insta_ids.plproxy_partitions() RETURNS SETOF text
+CREATE OR REPLACE FUNCTION insta_ids_internal.plproxy_partitions() RETURNS SETOF text
     STABLE PARALLEL SAFE LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH target AS (
         SELECT n.node, n.ord, (
             SELECT pg_catalog.string_agg(
                 pg_catalog.format('%s=''%s''', p.keyword, pg_catalog.regexp_replace(p.value, $re$(['\\=])$re$, $re$\\\1$re$, 'g')), ' ')
-            FROM insta_ids.dsn_parameters(n.dsn) p WHERE p.keyword <> 'user') AS dsn
+            FROM insta_ids_internal.dsn_parameters(n.dsn) p WHERE p.keyword <> 'user') AS dsn
         FROM insta_ids_internal.node n
     )
     SELECT t.dsn
@@ -136,14 +65,14 @@ BEGIN ATOMIC
     ORDER BY s.shard;
 END;
 
-CREATE FUNCTION insta_ids.install_plproxy(cluster text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.install_plproxy(cluster text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     made CONSTANT text := 'made by insta_ids.install_plproxy()';
     other record;
 BEGIN
-    PERFORM insta_ids.configured();
+    PERFORM insta_ids_internal.require_config();
     IF NOT EXISTS (SELECT FROM pg_language l WHERE l.lanname = 'plproxy') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -171,7 +100,7 @@ BEGIN
             ERRCODE = 'duplicate_function',
             MESSAGE = format('%s already exists', other.object),
             DETAIL = 'It says what other clusters are.',
-            HINT = 'Let it return the version of insta_ids.map and insta_ids.plproxy_partitions() for this cluster.';
+            HINT = 'Let it return (insta_ids.version()).map and insta_ids_internal.plproxy_partitions() for this cluster.';
     ELSIF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
@@ -183,10 +112,10 @@ BEGIN
     EXECUTE format($f$
         CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer
             STABLE LANGUAGE sql
-            RETURN (SELECT coalesce(max(m.version), 0)::integer FROM insta_ids.map m HAVING cluster_name = %1$L);
+            RETURN CASE WHEN cluster_name = %1$L THEN coalesce((insta_ids.version()).map, 0)::integer END;
         CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text
             STABLE LANGUAGE sql
-            BEGIN ATOMIC SELECT p FROM insta_ids.plproxy_partitions() p WHERE cluster_name = %1$L; END;
+            BEGIN ATOMIC SELECT p FROM insta_ids_internal.plproxy_partitions() p WHERE cluster_name = %1$L; END;
         CREATE OR REPLACE FUNCTION plproxy.get_cluster_config(cluster_name text, OUT key text, OUT val text) RETURNS SETOF record
             STABLE LANGUAGE sql
             BEGIN ATOMIC SELECT 'modular_mapping', '1' WHERE cluster_name = %1$L; END;
@@ -196,16 +125,17 @@ BEGIN
     $f$, cluster, made);
 END
 $$;
+COMMENT ON FUNCTION insta_ids.install_plproxy(text) IS 'makes the functions by which PL/Proxy routes a cluster by the map';
 
 -- PgDog
 
 -- A node's lines are its server's; a schema's lead there. JSON's strings are TOML's.
-CREATE FUNCTION insta_ids.export_pgdog(database text, id_columns text[] DEFAULT '{}', key_columns text[] DEFAULT '{}')
+CREATE OR REPLACE FUNCTION insta_ids.export_pgdog(database text, id_columns text[] DEFAULT '{}', key_columns text[] DEFAULT '{}')
     RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config CONSTANT insta_ids.config := insta_ids.configured();
+    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
     nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord);
     lookup CONSTANT text :=
         'SELECT m.ord FROM insta_ids.map m WHERE %s BETWEEN m.first AND m.last';
@@ -222,7 +152,7 @@ BEGIN
     entries := ARRAY[format('# Version %s of the map of insta_ids.', (SELECT coalesce(max(m.version), 0) FROM insta_ids_internal.map m))];
     FOR next IN
         SELECT n.node, n.ord, jsonb_object_agg(p.keyword, p.value) FILTER (WHERE p.keyword IS NOT NULL) AS parameters
-        FROM insta_ids_internal.node n LEFT JOIN LATERAL insta_ids.dsn_parameters(n.dsn) p ON true
+        FROM insta_ids_internal.node n LEFT JOIN LATERAL insta_ids_internal.dsn_parameters(n.dsn) p ON true
         GROUP BY n.node, n.ord ORDER BY n.ord
     LOOP
         IF coalesce(next.parameters ->> 'host', ',') ~ '[,/]' THEN
@@ -252,7 +182,7 @@ BEGIN
                 format('column = %s', to_json(l.name)), 'data_type = "bigint"',
                 format('lookup_query = %s', to_json(format(lookup, l.shard))), 'lookup_result = "shard"')
             FROM (
-                SELECT i.name, format('%s.id_shard($1%s)', insta_ids_internal.extension_schema(), insta_ids.layout_argument(config.layout)), i.place
+                SELECT i.name, format('%s.id_shard($1%s)', insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(config.layout)), i.place
                 FROM unnest(id_columns) WITH ORDINALITY i (name, place) WHERE i.name IS NOT NULL
                 UNION ALL
                 SELECT k.name, 'insta_ids.shard_of($1)', cardinality(id_columns) + k.place
@@ -263,4 +193,5 @@ BEGIN
     RETURN array_to_string(entries, E'\n\n') || E'\n';
 END
 $$;
-SET LOCAL search_path = @extschema@, pg_temp;
+COMMENT ON FUNCTION insta_ids.export_pgdog(text, text[], text[]) IS
+    'the part of PgDog''s configuration that follows the map';

@@ -1,20 +1,7 @@
 -- Partitions by time.
-SET LOCAL search_path = pg_catalog, pg_temp;
-
--- The zone in which each parent's partitions begin and end, and the layout of its ids.
-CREATE TABLE insta_ids.partitioned (
-    parent regclass PRIMARY KEY,
-    timezone text NOT NULL,
-    layout @extschema@.id_layout NOT NULL
-);
--- A parent that was dropped is dumped as a number, and that can be another table's where it is restored; a temporary
--- one is not there.
-SELECT pg_catalog.pg_extension_config_dump(
-    'insta_ids.partitioned',
-    $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = parent AND c.relpersistence <> 't')$$);
 
 -- Who was granted INSERT and DELETE, to make partitions of own tables, was not given those of others.
-CREATE FUNCTION insta_ids.check_partitioned_owner() RETURNS trigger
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_table_owner() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -33,18 +20,18 @@ BEGIN
     RETURN coalesce(NEW, OLD);
 END
 $$;
-CREATE TRIGGER check_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids.partitioned
-    FOR EACH ROW EXECUTE FUNCTION insta_ids.check_partitioned_owner();
+CREATE OR REPLACE TRIGGER check_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.partitioned_table
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner();
 
 -- For all roles: it reads the catalog alone.
-CREATE FUNCTION insta_ids.partitions(parent regclass)
+CREATE OR REPLACE FUNCTION insta_ids.partitions(parent regclass)
     RETURNS TABLE (partition regclass, ids int8range, times tstzrange)
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     kind record;
-    layout insta_ids.partitioned.layout%TYPE := coalesce(
-        (SELECT p.layout FROM insta_ids.partitioned p WHERE p.parent = partitions.parent), 'instagram');
+    layout insta_ids_internal.partitioned_table.layout%TYPE := coalesce(
+        (SELECT p.layout FROM insta_ids_internal.partitioned_table p WHERE p.parent = partitions.parent), 'instagram');
 BEGIN
     SELECT c.relname, p.partrelid IS NOT NULL AS partitioned, pg_get_partkeydef(c.oid) AS key,
            p.partstrat = 'r' AND p.partnatts = 1 AND a.atttypid = 'bigint'::regtype AS by_id
@@ -85,8 +72,9 @@ BEGIN
     ORDER BY b.ids;
 END
 $$;
+COMMENT ON FUNCTION insta_ids.partitions(regclass) IS 'partitions of a table, with their ids and times';
 
-CREATE FUNCTION insta_ids.create_partitions(
+CREATE OR REPLACE FUNCTION insta_ids.create_partitions(
         parent regclass, every interval, first timestamptz, last timestamptz,
         timezone text DEFAULT current_setting('TimeZone'), layout @extschema@.id_layout DEFAULT NULL)
     RETURNS SETOF regclass
@@ -98,7 +86,7 @@ DECLARE
     months integer := extract(year FROM finite) * 12 + extract(month FROM finite);
     days integer := extract(day FROM finite);
     ms numeric := extract(epoch FROM finite - make_interval(months => months, days => days)) * 1000;
-    remembered insta_ids.partitioned;
+    remembered insta_ids_internal.partitioned_table;
     epoch timestamptz;
     facts record;
     there int8range[];
@@ -119,7 +107,7 @@ BEGIN
     IF num_nulls(parent, every, first, last, timezone) > 0 THEN
         RETURN;
     END IF;
-    PERFORM insta_ids.check_isolation('partitions cannot be created');
+    PERFORM insta_ids_internal.require_read_committed('partitions cannot be created');
     IF (CASE
             WHEN months > 0 THEN days = 0 AND ms = 0
             WHEN days > 0 THEN months = 0 AND ms = 0
@@ -155,7 +143,7 @@ BEGIN
     LEFT JOIN pg_am m ON m.oid = c.relam
     WHERE c.oid = parent;
 
-    SELECT * INTO remembered FROM insta_ids.partitioned p WHERE p.parent = create_partitions.parent;
+    SELECT * INTO remembered FROM insta_ids_internal.partitioned_table p WHERE p.parent = create_partitions.parent;
     IF NOT FOUND THEN
         IF upper(timezone) NOT IN ('UTC', 'UCT', 'GMT', 'ZULU')
             AND EXISTS (SELECT FROM pg_timezone_abbrevs a WHERE a.abbrev = upper(timezone))
@@ -166,8 +154,8 @@ BEGIN
                 DETAIL = 'As the TimeZone of a session it can be a region, but here it would always be the same offset.',
                 HINT = 'Name a region, such as Europe/Berlin.';
         END IF;
-        DELETE FROM insta_ids.partitioned p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
-        INSERT INTO insta_ids.partitioned VALUES (parent, timezone, coalesce(layout, 'instagram'))
+        DELETE FROM insta_ids_internal.partitioned_table p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
+        INSERT INTO insta_ids_internal.partitioned_table VALUES (parent, timezone, coalesce(layout, 'instagram'))
         RETURNING * INTO remembered;
     ELSIF lower(timezone) NOT IN (lower(remembered.timezone), lower(current_setting('TimeZone'))) THEN
         RAISE EXCEPTION USING
@@ -279,22 +267,24 @@ BEGIN
     END LOOP;
 END
 $$;
+COMMENT ON FUNCTION insta_ids.create_partitions(regclass, interval, timestamptz, timestamptz, text, @extschema@.id_layout) IS
+    'creates the partitions that begin before last, from the one that holds first on, and returns those it made';
 
-CREATE FUNCTION insta_ids.drop_partitions(parent regclass, before timestamptz) RETURNS SETOF text
+CREATE OR REPLACE FUNCTION insta_ids.drop_partitions(parent regclass, before timestamptz) RETURNS SETOF text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout insta_ids.partitioned.layout%TYPE;
+    layout insta_ids_internal.partitioned_table.layout%TYPE;
     bound bigint;
     referred boolean;
     dropped record;
 BEGIN
-    PERFORM insta_ids.check_isolation('partitions cannot be dropped');
+    PERFORM insta_ids_internal.require_read_committed('partitions cannot be dropped');
     -- Refuses what is no such parent.
     PERFORM insta_ids.partitions(parent);
     PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
     PERFORM insta_ids_internal.hold_schema_of(parent);
-    SELECT p.layout INTO layout FROM insta_ids.partitioned p WHERE p.parent = drop_partitions.parent;
+    SELECT p.layout INTO layout FROM insta_ids_internal.partitioned_table p WHERE p.parent = drop_partitions.parent;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -329,4 +319,5 @@ BEGIN
     END LOOP;
 END
 $$;
-SET LOCAL search_path = @extschema@, pg_temp;
+COMMENT ON FUNCTION insta_ids.drop_partitions(regclass, timestamptz) IS
+    'drops the partitions whose ids are all older than before, and returns their names';

@@ -1,57 +1,9 @@
 -- Setting up: how many shards there are, what their schemas are called, which layout their ids have.
-SET LOCAL search_path = pg_catalog, pg_temp;
+CREATE OR REPLACE VIEW insta_ids.config AS SELECT c.shards, c.prefix, c.layout FROM insta_ids_internal.config c;
+COMMENT ON VIEW insta_ids.config IS 'what init set up: number of shards, prefix of their schemas, layout of their ids';
 
--- The value of one of the extension's settings. PostgreSQL does not know them before the session has loaded the library,
--- which a call of one of its functions does.
-CREATE FUNCTION insta_ids_internal.setting(name text) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM insta_ids.library_version();
-    RETURN current_setting(name);
-END
-$$;
-
--- Refuses a transaction whose snapshot is older than the locks it takes: it does not see what others wrote before.
-CREATE FUNCTION insta_ids.check_isolation(what text) RETURNS void
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'active_sql_transaction',
-            MESSAGE = format('%s in a transaction that is %s', what, current_setting('transaction_isolation')),
-            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
-    END IF;
-END
-$$;
-
--- The functions that all ids come from.
-CREATE FUNCTION insta_ids.id_functions() RETURNS oid[]
-    STABLE PARALLEL SAFE LANGUAGE sql
-    RETURN ARRAY[
-        '@extschema@.next_id(integer, regclass)'::regprocedure,
-        '@extschema@.next_id(integer, regclass, @extschema@.id_layout)'::regprocedure,
-        '@extschema@.next_ids(integer, regclass, integer)'::regprocedure,
-        '@extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout)'::regprocedure]::oid[];
-
--- The last argument of next_id, where it is not the default.
-CREATE FUNCTION insta_ids.layout_argument(layout @extschema@.id_layout) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN CASE WHEN layout OPERATOR(@extschema@.=) 'instagram'::@extschema@.id_layout THEN ''
-        ELSE pg_catalog.format(', %L::%s.id_layout', layout, insta_ids_internal.extension_schema()) END;
-
--- One row, from init on.
-CREATE TABLE insta_ids_internal.config (
-    shards integer NOT NULL,
-    prefix name NOT NULL,
-    layout @extschema@.id_layout NOT NULL
-);
-CREATE UNIQUE INDEX config_once ON insta_ids_internal.config ((true));
-SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.config', '');
-CREATE VIEW insta_ids.config AS SELECT c.shards, c.prefix, c.layout FROM insta_ids_internal.config c;
-
-CREATE FUNCTION insta_ids.keep_config() RETURNS trigger
+-- Keeps what init set up from being changed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_config_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -61,12 +13,12 @@ BEGIN
         DETAIL = 'Ids, schemas and what others remember of them were made with these.';
 END
 $$;
-CREATE TRIGGER keep BEFORE UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.config
-    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.keep_config();
+CREATE OR REPLACE TRIGGER keep BEFORE UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.config
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_config_change();
 
 -- Keeps what is written down of shards to who owns their schemas. A row that somebody else has forged would have a superuser's
 -- call drop or fence a schema with rows. What is written of a schema that is not there would be of whoever makes it later.
-CREATE FUNCTION insta_ids_internal.require_shard_owner() RETURNS trigger
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_shard_owner() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -77,7 +29,7 @@ BEGIN
     IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         RETURN coalesce(NEW, OLD);
     END IF;
-    prefix := (insta_ids.configured()).prefix;
+    prefix := (insta_ids_internal.require_config()).prefix;
     -- Of a schema that is gone, nothing is left to protect; and what is left of a moved shard has another name.
     SELECT min(s.schema) INTO other
     FROM (VALUES (to_jsonb(OLD), false), (to_jsonb(NEW), true)) w (written, is_new)
@@ -104,32 +56,27 @@ BEGIN
     RETURN coalesce(NEW, OLD);
 END
 $$;
-
--- The shards of this database.
-CREATE TABLE insta_ids_internal.shard (
-    shard integer PRIMARY KEY,
-    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
-);
-SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard', '');
-CREATE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.shard
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.shard
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
 -- As all triggers that keep rows to some roles: also in sessions that apply changes of another server.
 ALTER TABLE insta_ids_internal.shard ENABLE ALWAYS TRIGGER require_owner;
 
-CREATE VIEW insta_ids_internal.shard_schema AS
+-- The shards of this database, and their schemas.
+CREATE OR REPLACE VIEW insta_ids_internal.shard_schema AS
 SELECT s.shard, p.schema, n.oid
 FROM insta_ids_internal.shard s
 CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
 LEFT JOIN pg_namespace n ON n.nspname = p.schema;
 
 -- What rows and values of shards are in: tables, also foreign ones, and sequences.
-CREATE VIEW insta_ids_internal.shard_relation AS
+CREATE OR REPLACE VIEW insta_ids_internal.shard_relation AS
 SELECT s.shard, s.schema, c.relname AS name, c.oid::regclass AS relation, c.relkind AS kind,
        c.relpersistence AS persistence, c.relispartition AS is_partition
 FROM insta_ids_internal.shard_schema s
 JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f', 'S');
 
-CREATE FUNCTION insta_ids.configured() RETURNS insta_ids.config
+-- What init set up.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_config() RETURNS insta_ids.config
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -146,7 +93,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION insta_ids.init(
+CREATE OR REPLACE FUNCTION insta_ids.init(
         shards integer, prefix name DEFAULT 'insta', layout @extschema@.id_layout DEFAULT 'instagram')
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -191,7 +138,7 @@ BEGIN
     END IF;
 EXCEPTION
     WHEN unique_violation THEN
-        SELECT * INTO config FROM insta_ids.configured();
+        SELECT * INTO config FROM insta_ids_internal.require_config();
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'shards are already set up',
@@ -199,29 +146,38 @@ EXCEPTION
                 config.shards, config.prefix, config.layout);
 END
 $$;
+COMMENT ON FUNCTION insta_ids.init(integer, name, @extschema@.id_layout) IS
+    'sets up shards, once: how many there are, the prefix of their schemas, the layout of their ids';
 
-CREATE FUNCTION insta_ids.shard_of(key bigint, shards integer) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids.shard_of(key bigint, shards integer) RETURNS integer
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shard_of_wrapper';
 -- By its bytes, whatever its collation is.
-CREATE FUNCTION insta_ids.shard_of(key text, shards integer) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids.shard_of(key text, shards integer) RETURNS integer
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids.shard_of(pg_catalog.hashtextextended(key COLLATE pg_catalog."C", 0), shards);
-CREATE FUNCTION insta_ids.shard_of(key uuid, shards integer) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids.shard_of(key uuid, shards integer) RETURNS integer
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids.shard_of(pg_catalog.uuid_hash_extended(key, 0), shards);
 
-CREATE FUNCTION insta_ids.shard_of(key bigint) RETURNS integer
-    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids.configured()).shards);
-CREATE FUNCTION insta_ids.shard_of(key text) RETURNS integer
-    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids.configured()).shards);
-CREATE FUNCTION insta_ids.shard_of(key uuid) RETURNS integer
-    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids.configured()).shards);
+CREATE OR REPLACE FUNCTION insta_ids.shard_of(key bigint) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids_internal.require_config()).shards);
+CREATE OR REPLACE FUNCTION insta_ids.shard_of(key text) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids_internal.require_config()).shards);
+CREATE OR REPLACE FUNCTION insta_ids.shard_of(key uuid) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids_internal.require_config()).shards);
+COMMENT ON FUNCTION insta_ids.shard_of(bigint) IS 'shard of a key: the key modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(text) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(uuid) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(bigint, integer) IS 'shard of a key: the key modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(text, integer) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of(uuid, integer) IS 'shard of a key: its hash modulo the number of shards';
 
-CREATE FUNCTION insta_ids.schema_of(shard integer) RETURNS name
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Runs with the rights of its owner: everybody may call it, and few may name what it calls.
+CREATE OR REPLACE FUNCTION insta_ids.schema_of(shard integer) RETURNS name
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config insta_ids.config := insta_ids.configured();
+    config insta_ids.config := insta_ids_internal.require_config();
 BEGIN
     IF shard NOT BETWEEN 0 AND config.shards - 1 THEN
         RAISE EXCEPTION USING
@@ -232,4 +188,26 @@ BEGIN
     RETURN config.prefix || shard::text;
 END
 $$;
-SET LOCAL search_path = @extschema@, pg_temp;
+COMMENT ON FUNCTION insta_ids.schema_of(integer) IS 'schema of a shard';
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.move
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.move ENABLE ALWAYS TRIGGER require_owner;
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.move_outcome
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.move_outcome ENABLE ALWAYS TRIGGER require_owner;
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.departed_shard
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.departed_shard ENABLE ALWAYS TRIGGER require_owner;
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.fence
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.fence ENABLE ALWAYS TRIGGER require_owner;
+-- A failure is also noted of shards of others.
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT ON insta_ids_internal.shard_migration
+    FOR EACH ROW WHEN (NEW.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+CREATE OR REPLACE TRIGGER require_owner_before BEFORE UPDATE OR DELETE ON insta_ids_internal.shard_migration
+    FOR EACH ROW WHEN (OLD.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+CREATE OR REPLACE TRIGGER require_owner_after BEFORE UPDATE ON insta_ids_internal.shard_migration
+    FOR EACH ROW WHEN (NEW.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
+ALTER TABLE insta_ids_internal.shard_migration ENABLE ALWAYS TRIGGER require_owner;
+ALTER TABLE insta_ids_internal.shard_migration ENABLE ALWAYS TRIGGER require_owner_before;
+ALTER TABLE insta_ids_internal.shard_migration ENABLE ALWAYS TRIGGER require_owner_after;

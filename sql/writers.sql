@@ -1,30 +1,18 @@
 -- Writer slots: several servers mint for one shard, each the ids of its slot.
-SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- In force on this server: it is the setting's, from when the server started.
-CREATE FUNCTION insta_ids.writer_slot() RETURNS text
+CREATE OR REPLACE FUNCTION insta_ids.writer_slot() RETURNS text
     STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'writer_slot_wrapper';
+COMMENT ON FUNCTION insta_ids.writer_slot() IS
+    'writer slot of this server: which ids are its, where several servers mint for one shard';
 
--- What this database has taken, one row; without it, slot 0 of 1. Sessions read it with the map.
-CREATE TABLE insta_ids_internal.writer (
-    slot integer NOT NULL CHECK (slot >= 0),
-    slots integer NOT NULL CHECK (slots > slot),
-    taken_by xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
-);
-CREATE UNIQUE INDEX writer_once ON insta_ids_internal.writer ((true));
-SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.writer', '');
--- As the map.
-ALTER TABLE insta_ids_internal.writer REPLICA IDENTITY FULL;
-
--- As of a fence.
-CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.writer
-    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids.fence_changed();
-
-CREATE FUNCTION insta_ids.taken_slot() RETURNS text
+-- The writer slot that this database has taken, or the only one there is.
+CREATE OR REPLACE FUNCTION insta_ids_internal.acquired_slot() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE sql
     RETURN coalesce((SELECT pg_catalog.format('%s/%s', w.slot, w.slots) FROM insta_ids_internal.writer w), '0/1');
 
-CREATE FUNCTION insta_ids.slot_of(writer_slot text, OUT slot integer, OUT slots integer)
+-- A writer slot from its text.
+CREATE OR REPLACE FUNCTION insta_ids_internal.parse_slot(writer_slot text, OUT slot integer, OUT slots integer)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -43,68 +31,70 @@ END
 $$;
 
 -- Whether an id can be of both.
-CREATE FUNCTION insta_ids.slots_meet(one text, other text) RETURNS boolean
+CREATE OR REPLACE FUNCTION insta_ids_internal.slots_overlap(one text, other text) RETURNS boolean
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT a.slot % LEAST(a.slots, b.slots) = b.slot % LEAST(a.slots, b.slots)
-    FROM insta_ids.slot_of(one) a, insta_ids.slot_of(other) b;
+    FROM insta_ids_internal.parse_slot(one) a, insta_ids_internal.parse_slot(other) b;
 END;
 
 -- Refuses a server that mints nothing here, as its slot has not been taken.
-CREATE FUNCTION insta_ids.check_writer() RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_writer_slot() RETURNS void
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF insta_ids.writer_slot() <> insta_ids.taken_slot() THEN
+    IF insta_ids.writer_slot() <> insta_ids_internal.acquired_slot() THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('writer slot %s has not been taken in this database', insta_ids.writer_slot()),
-            DETAIL = format('The server has it by "insta_ids.writer_slot"; the database has %s.', insta_ids.taken_slot()),
-            HINT = 'If no server has minted its ids yet: SELECT insta_ids.take_writer_slot(''-infinity'').';
+            DETAIL = format('The server has it by "insta_ids.writer_slot"; the database has %s.', insta_ids_internal.acquired_slot()),
+            HINT = 'If no server has minted its ids yet: SELECT insta_ids.acquire_writer_slot(''-infinity'').';
     END IF;
 END
 $$;
 
 -- A part of what the database has taken already needs no time: it is the server's own ids that were minted of it.
-CREATE FUNCTION insta_ids.take_writer_slot(until timestamptz DEFAULT NULL) RETURNS text
+CREATE OR REPLACE FUNCTION insta_ids.acquire_writer_slot(until timestamptz DEFAULT NULL) RETURNS text
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     slot CONSTANT text := insta_ids.writer_slot();
     taken text;
 BEGIN
-    PERFORM insta_ids.check_isolation('a writer slot cannot be taken'), insta_ids.commit_durably();
+    PERFORM insta_ids_internal.require_read_committed('a writer slot cannot be taken'), insta_ids_internal.commit_durably();
     LOCK TABLE insta_ids_internal.writer IN SHARE ROW EXCLUSIVE MODE;
-    taken := insta_ids.taken_slot();
+    taken := insta_ids_internal.acquired_slot();
     IF until IS NULL AND slot <> taken
-        AND (NOT EXISTS (SELECT FROM insta_ids_internal.writer) OR NOT insta_ids.slots_meet(slot, taken)
-            OR (insta_ids.slot_of(slot)).slots < (insta_ids.slot_of(taken)).slots)
+        AND (NOT EXISTS (SELECT FROM insta_ids_internal.writer) OR NOT insta_ids_internal.slots_overlap(slot, taken)
+            OR (insta_ids_internal.parse_slot(slot)).slots < (insta_ids_internal.parse_slot(taken)).slots)
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = format('time until which ids of writer slot %s were minted must be given', slot),
             DETAIL = format('This database has slot %s, so other servers may have minted them.', taken),
-            HINT = format('On each that did, when it has another slot: SELECT insta_ids.left_writer_slot(%L). Where it will not'
+            HINT = format('On each that did, when it has another slot: SELECT insta_ids.release_writer_slot(%L). Where it will not'
                 || ' mint again: SELECT lease + ''1 ms'' FROM insta_ids.clock(). Give the greatest; if none did, ''-infinity''.', slot);
     END IF;
     -- Also of a slot that was taken before: this may be a copy of a database that went on elsewhere.
     PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
     IF slot <> taken THEN
         DELETE FROM insta_ids_internal.writer;
-        INSERT INTO insta_ids_internal.writer SELECT s.slot, s.slots FROM insta_ids.slot_of(slot) s;
+        INSERT INTO insta_ids_internal.writer SELECT s.slot, s.slots FROM insta_ids_internal.parse_slot(slot) s;
     END IF;
     RETURN slot;
 END
 $$;
+COMMENT ON FUNCTION insta_ids.acquire_writer_slot(timestamptz) IS
+    'lets this database mint by the writer slot of its server, after a time up to which another server did';
 
-CREATE FUNCTION insta_ids.left_writer_slot(slot text) RETURNS timestamptz
+CREATE OR REPLACE FUNCTION insta_ids.release_writer_slot(slot text) RETURNS timestamptz
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     own CONSTANT text := insta_ids.writer_slot();
-    taken CONSTANT text := insta_ids.taken_slot();
+    taken CONSTANT text := insta_ids_internal.acquired_slot();
 BEGIN
-    IF insta_ids.slots_meet(slot, own) OR insta_ids.slots_meet(slot, taken)
+    IF insta_ids_internal.slots_overlap(slot, own) OR insta_ids_internal.slots_overlap(slot, taken)
         -- Nor by a transaction that may be rolled back.
         OR EXISTS (SELECT FROM insta_ids_internal.writer w WHERE w.taken_by = pg_current_xact_id_if_assigned())
     THEN
@@ -113,10 +103,11 @@ BEGIN
             MESSAGE = format('ids of writer slot %s are minted here', slot),
             DETAIL = format('This server has slot %s, and this database has taken %s.', own, taken),
             HINT = 'Set another insta_ids.writer_slot in postgresql.conf, restart the server, and take that, in a transaction'
-                || ' before: SELECT insta_ids.take_writer_slot().';
+                || ' before: SELECT insta_ids.acquire_writer_slot().';
     END IF;
     -- Every id of this database is of a time that its lease covers.
     RETURN coalesce((SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c), '-infinity');
 END
 $$;
-SET LOCAL search_path = @extschema@, pg_temp;
+COMMENT ON FUNCTION insta_ids.release_writer_slot(text) IS
+    'time that ids of another writer slot, minted here before, have not reached';

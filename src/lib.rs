@@ -20,63 +20,60 @@ use pgrx::prelude::*;
 
 ::pgrx::pg_module_magic!(name, version);
 
-extension_sql_file!("../sql/before.sql", name = "before", bootstrap);
-extension_sql_file!(
-    "../sql/layouts.sql",
-    name = "layouts",
-    requires = ["before"],
-    creates = [Type(crate::pg::layout::StoredLayout)]
-);
-extension_sql_file!(
-    "../sql/reading.sql",
-    name = "reading",
-    requires = [
-        api::reading::id_time,
-        api::reading::id_time_layout,
-        api::reading::id_shard,
-        api::reading::id_shard_layout,
-        api::reading::id_seq,
-        api::reading::id_seq_layout,
-        api::reading::id_min,
-        api::reading::id_min_layout,
-    ]
-);
-extension_sql_file!("../sql/tickets.sql", name = "tickets");
-extension_sql_file!("../sql/internal.sql", name = "internal", requires = ["layouts"]);
-extension_sql_file!("../sql/clock.sql", name = "clock");
-extension_sql_file!(
-    "../sql/setup.sql",
-    name = "setup",
-    requires = [
-        "internal",
-        api::minting::next_id,
-        api::minting::next_id_layout,
-        api::minting::next_ids,
-        api::minting::next_ids_layout,
-    ]
-);
-extension_sql_file!("../sql/partitions.sql", name = "partitions", requires = ["setup"]);
-extension_sql_file!("../sql/map.sql", name = "map", requires = ["setup"]);
-extension_sql_file!("../sql/fences.sql", name = "fences", requires = ["map"]);
-extension_sql_file!("../sql/writers.sql", name = "writers", requires = ["clock", "fences"]);
-extension_sql_file!("../sql/progress.sql", name = "progress", requires = ["writers"]);
-extension_sql_file!(
-    "../sql/migrations.sql",
-    name = "migrations",
-    requires = ["progress", api::reading::id_shard, api::minting::next_id, api::minting::next_id_layout]
-);
-extension_sql_file!("../sql/shards.sql", name = "shards", requires = ["migrations"]);
-extension_sql_file!("../sql/check.sql", name = "check", requires = ["shards", api::reading::id_min_layout]);
-extension_sql_file!("../sql/adoption.sql", name = "adoption", requires = ["check"]);
-extension_sql_file!("../sql/moves.sql", name = "moves", requires = ["check"]);
-extension_sql_file!("../sql/engines.sql", name = "engines", requires = ["moves"]);
-// After all that it revokes and grants.
-extension_sql_file!(
-    "../sql/privileges.sql",
-    name = "privileges",
-    requires = ["tickets", "partitions", "clock", "adoption", "engines"]
-);
-extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
+/// Loads the files of sql/ in this order, each after the one before.
+macro_rules! sql_files {
+    ($($name:literal $file:literal)*) => { sql_files!(@first $($name $file)*); };
+    (@first $name:literal $file:literal $($rest:literal)*) => {
+        extension_sql_file!($file, name = $name, bootstrap, creates = [Type(crate::pg::layout::StoredLayout)]);
+        sql_files!(@after $name $($rest)*);
+    };
+    (@after $before:literal $name:literal $file:literal $($rest:literal)*) => {
+        extension_sql_file!($file, name = $name, requires = [$before]);
+        sql_files!(@after $name $($rest)*);
+    };
+    (@after $last:literal) => {};
+}
+sql_files! {
+    "ids_layouts" "../sql/ids/layouts.sql"
+    "state" "../sql/state.sql"
+    "version" "../sql/version.sql"
+    "ids_minting" "../sql/ids/minting.sql"
+    "ids_reading" "../sql/ids/reading.sql"
+    "library" "../sql/library.sql"
+    "ids_tickets" "../sql/ids/tickets.sql"
+    "ids_clock" "../sql/ids/clock.sql"
+    "setup" "../sql/setup.sql"
+    "partitions" "../sql/partitions.sql"
+    "map_nodes" "../sql/map/nodes.sql"
+    "map_placement" "../sql/map/placement.sql"
+    "fence_fences" "../sql/fence/fences.sql"
+    "fence_ddl" "../sql/fence/ddl.sql"
+    "writers" "../sql/writers.sql"
+    "shard_progress" "../sql/shard/progress.sql"
+    "migration_migrations" "../sql/migration/migrations.sql"
+    "migration_apply" "../sql/migration/apply.sql"
+    "migration_script" "../sql/migration/script.sql"
+    "shard_shards" "../sql/shard/shards.sql"
+    "check_objects" "../sql/check/objects.sql"
+    "check_repair" "../sql/check/repair.sql"
+    "check_differences" "../sql/check/differences.sql"
+    "check_placement" "../sql/check/placement.sql"
+    "check_ids" "../sql/check/ids.sql"
+    "check_server" "../sql/check/server.sql"
+    "adoption" "../sql/adoption.sql"
+    "move_moves" "../sql/move/moves.sql"
+    "move_offer" "../sql/move/offer.sql"
+    "move_fence" "../sql/move/fence.sql"
+    "move_prepare" "../sql/move/prepare.sql"
+    "move_hand_over" "../sql/move/hand_over.sql"
+    "node" "../sql/node.sql"
+    "move_copy" "../sql/move/copy.sql"
+    "move_drive" "../sql/move/drive.sql"
+    "engines" "../sql/engines.sql"
+    "provisioning" "../sql/provisioning.sql"
+    "created" "../sql/created.sql"
+    "privileges" "../sql/privileges.sql"
+}
 
 /// Called by the server when it loads the library.
 #[allow(non_snake_case)]

@@ -233,7 +233,7 @@ impl From<NotMinted> for ErrorReport {
                         "The server has it by \"insta_ids.writer_slot\"; the database has {taken}."
                     ))
                     .set_hint(
-                        "If no server has minted its ids yet: SELECT insta_ids.take_writer_slot('-infinity').",
+                        "If no server has minted its ids yet: SELECT insta_ids.acquire_writer_slot('-infinity').",
                     )
             }
             NotMinted::NotTaken { slot: None, .. } => no_writer_slot(),

@@ -45,7 +45,7 @@ pub(crate) fn define() {
     GucRegistry::define_string_guc(
         c"insta_ids.writer_slot",
         c"Sets which ids are this server's, where several mint for one shard.",
-        c"As 0/2 and 1/2 on two of them: number and count, a power of two. What it was when the server started, or when the first session minted, is in force until the next start; each database takes it by insta_ids.take_writer_slot().",
+        c"As 0/2 and 1/2 on two of them: number and count, a power of two. What it was when the server started, or when the first session minted, is in force until the next start; each database takes it by insta_ids.acquire_writer_slot().",
         &WRITER_SLOT,
         GucContext::Sighup,
         GucFlags::default(),

@@ -22,23 +22,23 @@ thread_local! {
     static ORDER: RefCell<SessionOrder> = RefCell::default();
 }
 
-#[pg_extern(volatile, strict, parallel_unsafe)]
+#[pg_extern(sql = false)]
 fn next_id(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>) -> SqlResult<i64> {
     Ok(generate(Instagram, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0)?.bits())
 }
 
-#[pg_extern(name = "next_id", volatile, strict, parallel_unsafe)]
+#[pg_extern(sql = false)]
 fn next_id_layout(shard: i32, seq_name: Sequence, layout: StoredLayout) -> SqlResult<i64> {
     let layout = Layout::try_from(layout)?;
     Ok(generate(layout, layout.shard(shard)?, seq_name)?.bits())
 }
 
-#[pg_extern(volatile, strict, parallel_unsafe)]
+#[pg_extern(sql = false)]
 fn next_ids(shard: i32, seq_name: Sequence, count: i32) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
     several(Instagram, shard, seq_name, count)
 }
 
-#[pg_extern(name = "next_ids", volatile, strict, parallel_unsafe)]
+#[pg_extern(sql = false)]
 fn next_ids_layout(
     shard: i32,
     seq_name: Sequence,
@@ -48,12 +48,12 @@ fn next_ids_layout(
     several(Layout::try_from(layout)?, shard, seq_name, count)
 }
 
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn make_id(at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
     made(Layout::INSTAGRAM, at, shard, seq)
 }
 
-#[pg_extern(name = "make_id", immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn make_id_layout(at: TimestampWithTimeZone, shard: i32, seq: i64, layout: StoredLayout) -> SqlResult<i64> {
     made(layout.try_into()?, at, shard, seq)
 }

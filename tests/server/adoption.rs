@@ -394,7 +394,7 @@ fn looked_at_first_of_all() {
         "CREATE EXTENSION insta_ids; SELECT insta_ids.init(8); CREATE SCHEMA insta5; CREATE SEQUENCE insta5.table_id_seq",
     );
     run(&mut cluster.connect(), ARTICLE);
-    run(&mut cluster.connect(), "SELECT insta_ids.check_adoption('insta5', 5, true)");
+    run(&mut cluster.connect(), "SELECT insta_ids_internal.check_adoption('insta5', 5, true)");
 }
 
 #[test]
@@ -653,7 +653,7 @@ fn what_is_no_schema_for_it_is_refused() {
         ),
         // Also without its locks, as for a rehearsal.
         (
-            "SELECT insta_ids.check_adoption('insta5', 6, true)",
+            "SELECT insta_ids_internal.check_adoption('insta5', 6, true)",
             [
                 "3F000",
                 "schema insta5 is not called like shard 6",
@@ -1422,7 +1422,7 @@ fn a_clock_that_is_behind_is_waited_for() {
     run(&mut client, "SELECT insta_ids.init(2000)");
     anew(&mut client, ADOPT);
     // One that is set back meanwhile is not waited for with the locks held.
-    let error = refused(&mut client, "SELECT insta_ids.await_clock(now() + '1 min')");
+    let error = refused(&mut client, "SELECT insta_ids_internal.await_clock(now() + '1 min')");
     let [code, message, detail, hint] = said(&error);
     assert!(message.starts_with("clock is 00:0") && message.ends_with(" behind the newest id"), "{message}");
     assert_eq!([code, detail, hint], ["55000", "", "Call again when the clock has come there."]);

@@ -378,9 +378,9 @@ fn nothing_is_forged_of_shards_of_others() {
         ("INSERT INTO insta_ids_internal.shard VALUES (6)", "insta6"),
         ("UPDATE insta_ids_internal.shard SET shard = 6 WHERE shard = 5", "insta6"),
         ("INSERT INTO insta_ids_internal.fence VALUES (6, true)", "insta6"),
-        ("INSERT INTO insta_ids_internal.moved VALUES (6, 'insta6__moved', 'b')", "insta6__moved"),
-        ("INSERT INTO insta_ids_internal.moved VALUES (4, 'not_yet_there', 'b')", "not_yet_there"),
-        ("INSERT INTO insta_ids_internal.moved VALUES (4, 'victim', 'b')", "victim"),
+        ("INSERT INTO insta_ids_internal.departed_shard VALUES (6, 'insta6__moved', 'b')", "insta6__moved"),
+        ("INSERT INTO insta_ids_internal.departed_shard VALUES (4, 'not_yet_there', 'b')", "not_yet_there"),
+        ("INSERT INTO insta_ids_internal.departed_shard VALUES (4, 'victim', 'b')", "victim"),
         ("INSERT INTO insta_ids_internal.fence VALUES (2, true)", "insta2"),
         ("INSERT INTO insta_ids_internal.shard VALUES (3)", "insta3"),
         ("UPDATE insta_ids_internal.shard SET shard = 6 WHERE shard = 2", "insta2"),
@@ -475,8 +475,8 @@ fn nothing_is_forged_by_way_of_its_own_shards() {
         "DELETE FROM insta_ids_internal.shard WHERE shard = 6",
         "DELETE FROM insta_ids_internal.move WHERE first = 2",
         "INSERT INTO insta_ids_internal.fence VALUES (6, true)",
-        "INSERT INTO insta_ids_internal.moved VALUES (4, 'victim', 'b')",
-        "INSERT INTO insta_ids_internal.ended_move SELECT id, 'withdrawn', shards FROM insta_ids_internal.move WHERE first = 2",
+        "INSERT INTO insta_ids_internal.departed_shard VALUES (4, 'victim', 'b')",
+        "INSERT INTO insta_ids_internal.move_outcome SELECT id, 'withdrawn', shards FROM insta_ids_internal.move WHERE first = 2",
         "UPDATE insta_ids_internal.migration SET added_by = 'forger'",
     ] {
         assert_eq!(refused(&mut client, forged).code().code(), "42501", "{forged}");
@@ -605,7 +605,7 @@ fn migrations_of_others_do_not_run() {
                 "{call}"
             );
         }
-        client.batch_execute(&format!("SELECT insta_ids.start_migration('index of {role}', 1, '')")).unwrap();
+        client.batch_execute(&format!("SELECT insta_ids_internal.start_migration('index of {role}', 1, '')")).unwrap();
         assert_eq!(texts(&mut client, "SELECT pg_catalog.current_setting('search_path')"), ["pg_catalog"]);
         client
             .batch_execute(&format!(

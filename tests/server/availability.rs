@@ -24,7 +24,7 @@ fn no_backtrace_is_shown() {
     for (query, message, detail) in [
         ("SELECT next_id(5, 'e')", not_a_sequence, None),
         ("SELECT next_id(5, 1)", "relation with OID 1 does not exist", None),
-        ("SELECT * FROM insta_ids.statements('SELEC')", "syntax error at or near \"SELEC\"", None),
+        ("SELECT * FROM insta_ids_internal.statements('SELEC')", "syntax error at or near \"SELEC\"", None),
         ("SELECT id_shard(-1, 'none')", "invalid input syntax for type id_layout: \"none\"", None),
         ("SELECT next_id(-1, 's')", "shard -1 is out of range", Some("Shards are numbered from 0 to 8191.")),
         ("SELECT next_id(5, 's')", "cannot execute nextval() in a read-only transaction", None),

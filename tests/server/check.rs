@@ -1163,7 +1163,7 @@ fn the_server_has_too_few_locks() {
 fn an_update_is_half_done() {
     let (_cluster, mut client) = set_up("half_updated", 10);
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(texts(&mut client, "SELECT insta_ids.library_version()"), [version]);
+    assert_eq!(texts(&mut client, "SELECT insta_ids_internal.library_version()"), [version]);
     check_clean(&mut client);
 
     let is_of = |client: &mut Client, version: &str| {
@@ -1190,7 +1190,7 @@ fn an_update_is_half_done() {
     // As in a server that was not restarted.
     client
         .batch_execute(
-            "CREATE OR REPLACE FUNCTION insta_ids.library_version() RETURNS text
+            "CREATE OR REPLACE FUNCTION insta_ids_internal.library_version() RETURNS text
              STABLE LANGUAGE sql AS $$SELECT '0.8.10'$$",
         )
         .unwrap();

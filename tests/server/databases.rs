@@ -278,7 +278,7 @@ fn one_moves() {
     all.sort_unstable();
     let mut there = servers.b.connect_to("insta5");
     assert_eq!((duplicates(&committed), ids(&mut there, rows)), (0, all));
-    assert_eq!(texts(&mut there, "SELECT code FROM insta_ids.check_nodes()"), [""; 0]);
+    assert_eq!(texts(&mut there, "SELECT code FROM insta_ids.check_fleet()"), [""; 0]);
     assert_eq!(servers.shell("check; PGHOST=10.0.0.2 check"), (true, String::new()));
     assert_eq!(
         texts(

@@ -187,7 +187,7 @@ fn pgdog() {
 #[test]
 fn connection_strings() {
     let (_cluster, mut client) = quoted("dsn");
-    let partitions = texts(&mut client, "SELECT insta_ids.plproxy_partitions()");
+    let partitions = texts(&mut client, "SELECT insta_ids_internal.plproxy_partitions()");
     let a = "host='db-a.example' port='5433' dbname='my app' sslmode='require'";
     let b = r"host='db-b.example' dbname='a\'b'";
     // The last is on no node.
@@ -197,7 +197,7 @@ fn connection_strings() {
         .batch_execute("SELECT insta_ids.add_node('b', 'host=h application_name=''from user=x''')")
         .unwrap();
     let partitions =
-        texts(&mut client, "SELECT DISTINCT p FROM insta_ids.plproxy_partitions() p WHERE p ~ 'from'");
+        texts(&mut client, "SELECT DISTINCT p FROM insta_ids_internal.plproxy_partitions() p WHERE p ~ 'from'");
     assert_eq!(partitions, [r"host='h' application_name='from user\=x'"]);
     for (dsn, parameters) in [
         ("", ""),
@@ -216,7 +216,7 @@ fn connection_strings() {
         ("application_name=x'y host=b", "application_name:x'y host:b"),
     ] {
         let parts =
-            "SELECT coalesce(string_agg(keyword || ':' || value, ' '), '') FROM insta_ids.dsn_parameters($1)";
+            "SELECT coalesce(string_agg(keyword || ':' || value, ' '), '') FROM insta_ids_internal.dsn_parameters($1)";
         assert_eq!(client.query_one(parts, &[&dsn]).unwrap().get::<_, &str>(0), parameters, "{dsn}");
     }
 }
@@ -463,7 +463,7 @@ fn nodes_agree() {
     let found = |cluster: &Cluster| {
         texts(
             &mut cluster.connect(),
-            "SELECT concat_ws(' ', severity, code, object) FROM insta_ids.check_nodes() ORDER BY code, object",
+            "SELECT concat_ws(' ', severity, code, object) FROM insta_ids.check_fleet() ORDER BY code, object",
         )
     };
     assert_eq!(found(&pair.b), [""; 0]);

@@ -47,14 +47,14 @@ const FUNCTIONS: [&str; 48] = [
     "insta_ids.shard_of({bigint}), insta_ids.shard_of({text})",
     "insta_ids.schema_of({int})",
     "insta_ids.minting_columns(ARRAY[{int}], '3')",
-    "insta_ids.minting_columns(ARRAY[{int}]), insta_ids.objects_of(ARRAY[{int}], true)",
-    "insta_ids.essence({text}, ARRAY[{int}]::oid[], ARRAY[{text}, {name}], ARRAY[{int}]::oid[], {int}), insta_ids.minted_shards({text}, ARRAY[{int}]::oid[]), insta_ids.layout_argument({layout})",
+    "insta_ids.minting_columns(ARRAY[{int}]), insta_ids_internal.objects_of(ARRAY[{int}], true)",
+    "insta_ids.essence({text}, ARRAY[{int}]::oid[], ARRAY[{text}, {name}], ARRAY[{int}]::oid[], {int}), insta_ids_internal.minted_shards({text}, ARRAY[{int}]::oid[]), insta_ids_internal.layout_argument({layout})",
     "insta_ids.read_function({text}, true, ARRAY[{text}, {name}], {text}, {layout})",
-    "insta_ids.read_function({text}, false, ARRAY[{text}], NULL, {layout}), insta_ids.read_function({name}, NULL, NULL, NULL, {layout})",
+    "insta_ids.read_function({text}, false, ARRAY[{text}], NULL, {layout}), insta_ids_internal.read_function({name}, NULL, NULL, NULL, {layout})",
     "insta_ids.write_function({layout}, {text}, {name})",
     "insta_ids.adopt({name}::text::regnamespace, {int}), insta_ids.release({name}::text::regnamespace)",
-    "insta_ids.check_range({int}, {int}, {int}), insta_ids.check_locks({int})",
-    "insta_ids.transactions_committed(), insta_ids.path_of({name}, {name}), insta_ids.migration_by_script({name})",
+    "insta_ids.check_range({int}, {int}, {int}), insta_ids_internal.require_locks({int})",
+    "insta_ids.transactions_committed(), insta_ids_internal.path_of({name}, {name}), insta_ids_internal.migration_by_script({name})",
 ];
 
 const LAYOUTS: [&str; 9] = [
@@ -314,7 +314,7 @@ fn any_ddl() {
         .batch_execute(
             "CREATE FUNCTION try(ddl text) RETURNS text LANGUAGE plpgsql AS $$
              BEGIN
-                 RETURN (SELECT coalesce(string_agg(statement, ''), '') FROM insta_ids.statements(ddl));
+                 RETURN (SELECT coalesce(string_agg(statement, ''), '') FROM insta_ids_internal.statements(ddl));
              EXCEPTION WHEN syntax_error OR invalid_escape_sequence OR nonstandard_use_of_escape_character
                  OR feature_not_supported OR statement_too_complex THEN
                  RETURN NULL;

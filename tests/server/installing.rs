@@ -19,7 +19,7 @@ const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DE
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-const LIBRARY_VERSION: &str = "SELECT insta_ids.library_version()";
+const LIBRARY_VERSION: &str = "SELECT insta_ids_internal.library_version()";
 
 /// The findings of `check` about the versions of library and extension.
 const OLD: &str = "SELECT code FROM insta_ids.check() WHERE code LIKE 'old%'";

@@ -33,4 +33,5 @@ mod rows;
 mod shards;
 mod tickets;
 mod uniqueness;
+mod updates;
 mod writers;

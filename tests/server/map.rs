@@ -204,17 +204,17 @@ fn what_others_did_while_it_waited() {
             "shard 6 is not on this node",
         ),
         (
-            "SELECT insta_ids.move_offer(1, 1, 'b')",
+            "SELECT insta_ids_internal.move_offer(1, 1, 'b')",
             "SELECT insta_ids.fence(1)",
             "shards from 1 to 1 are moving",
         ),
         (
-            "SELECT insta_ids.move_offer(2, 2, 'b')",
+            "SELECT insta_ids_internal.move_offer(2, 2, 'b')",
             "SELECT insta_ids.unfence(2)",
             "shards from 2 to 2 are moving",
         ),
         (
-            "SELECT insta_ids.move_offer(3, 3, 'b')",
+            "SELECT insta_ids_internal.move_offer(3, 3, 'b')",
             "SELECT insta_ids.drop_shard(3, force => true)",
             "shards from 3 to 3 are moving",
         ),
@@ -531,12 +531,12 @@ fn what_check_finds() {
         assert_eq!(texts(&mut a, FINDINGS), [""; 0]);
     }
 
-    a.batch_execute("SELECT insta_ids.unfence(n) FROM unnest('{1, 2, 3}'::integer[]) n; SELECT insta_ids.open_shards('{0}')").unwrap();
-    a.batch_execute("SELECT insta_ids.move_offer(0, 1, 'b'); UPDATE insta_ids_internal.move SET step_at = now() - interval '2 days'").unwrap();
+    a.batch_execute("SELECT insta_ids.unfence(n) FROM unnest('{1, 2, 3}'::integer[]) n; SELECT insta_ids_internal.open_shards('{0}')").unwrap();
+    a.batch_execute("SELECT insta_ids_internal.move_offer(0, 1, 'b'); UPDATE insta_ids_internal.move SET step_at = now() - interval '2 days'").unwrap();
     let found = texts(&mut a, "SELECT concat_ws('|', code, object, hint) FROM insta_ids.check()");
     let next = "On node b: CALL insta_ids.move_shards(0, 1, 'a'); to end it instead, CALL insta_ids.move_abort(0, 1, 'a')";
     assert_eq!(found, [format!("old_move|insta_ids_0_1|{next}")]);
-    a.batch_execute("SELECT insta_ids.move_withdraw('insta_ids_0_1')").unwrap();
+    a.batch_execute("SELECT insta_ids_internal.move_withdraw('insta_ids_0_1')").unwrap();
 
     a.batch_execute("ALTER SYSTEM SET insta_ids.node = ''").unwrap();
     a.batch_execute("SELECT pg_reload_conf()").unwrap();

@@ -77,9 +77,9 @@ fn called_while_it_is_prepared(name: &str, call: &str) -> Option<Pair> {
         return None;
     }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
-    let offer = texts(&mut a, "SELECT insta_ids.move_offer(2, 2, 'b')::text").remove(0);
+    let offer = texts(&mut a, "SELECT insta_ids_internal.move_offer(2, 2, 'b')::text").remove(0);
     let mut preparing = b.transaction().unwrap();
-    preparing.execute("SELECT insta_ids.move_prepare($1::text::jsonb)", &[&offer]).unwrap();
+    preparing.execute("SELECT insta_ids_internal.move_prepare($1::text::jsonb)", &[&offer]).unwrap();
     thread::scope(|scope| {
         let calling = scope.spawn(|| pair.b.connect().batch_execute(call));
         becomes(Duration::from_secs(2), || calling.is_finished());
@@ -146,11 +146,11 @@ fn a_lost_target_comes_back() {
     third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
     steps(&mut Move::of(&pair, 2, 2), &STEPS[..5]);
     pair.b.stop();
-    a.batch_execute("SELECT insta_ids.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m")
+    a.batch_execute("SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m")
         .unwrap();
     a.batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 1000)").unwrap();
-    let offer = texts(&mut a, "SELECT insta_ids.move_offer(2, 2, 'c')::text").remove(0);
-    a.batch_execute("SELECT insta_ids.move_slot('insta_ids_2_2')").unwrap();
+    let offer = texts(&mut a, "SELECT insta_ids_internal.move_offer(2, 2, 'c')::text").remove(0);
+    a.batch_execute("SELECT insta_ids_internal.move_slot('insta_ids_2_2')").unwrap();
     pair.b.up();
     let mut b = pair.b.connect();
     // Its subscription asks for the slot of the old move.
@@ -163,7 +163,7 @@ fn a_lost_target_comes_back() {
     b.batch_execute(ABORT).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM pg_subscription"), 0);
     // The other one goes on.
-    third.execute("SELECT insta_ids.move_prepare($1::text::jsonb)", &[&offer]).unwrap();
+    third.execute("SELECT insta_ids_internal.move_prepare($1::text::jsonb)", &[&offer]).unwrap();
     third.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut third, "SELECT count(*) FROM insta2.photos"), 1000);
 }
@@ -185,13 +185,13 @@ fn slots_of_others() {
     make(&mut a, "pg_4_sync_5_6");
     steps(&mut Move::of(&pair, 2, 2), &STEPS[..3]);
     a.batch_execute(
-        "SELECT insta_ids.move_withdraw(name, to_jsonb(m)
+        "SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)
             || '{\"table_slots\": [\"pg_1_sync_2_3\", \"pg_1_sync_mine\", \"pg_4_sync_5_6\"]}') FROM insta_ids_internal.move m",
     )
     .unwrap();
     let slots = "SELECT slot_name::text FROM pg_replication_slots ORDER BY 1";
     assert_eq!(texts(&mut a, slots), ["pg_1_sync_2_3", "pg_1_sync_mine"]);
-    pair.b.connect().batch_execute("SELECT insta_ids.move_cancel('insta_ids_2_2')").unwrap();
+    pair.b.connect().batch_execute("SELECT insta_ids_internal.move_cancel('insta_ids_2_2')").unwrap();
     steps(&mut Move::of(&pair, 2, 2), &STEPS[..3]);
     let is_named = "SELECT count(*) FROM insta_ids_internal.move m JOIN pg_replication_slots s
         ON s.slot_name = 'insta_ids_' || m.first || '_' || m.last || '_' || left(replace(m.id::text, '-', ''), 16)";
@@ -261,8 +261,8 @@ fn errors_of_abort() {
         Some("Finish the move: CALL insta_ids.move_shards(2, 2, 'a')."),
     );
     assert_eq!(said(&refused(&mut b, ABORT)), too_late);
-    let handed_over = texts(&mut b, "SELECT insta_ids.move_hand_over('insta_ids_2_2')::text").remove(0);
-    a.batch_execute(&format!("SELECT insta_ids.move_finish('insta_ids_2_2', '{handed_over}')")).unwrap();
+    let handed_over = texts(&mut b, "SELECT insta_ids_internal.move_hand_over('insta_ids_2_2')::text").remove(0);
+    a.batch_execute(&format!("SELECT insta_ids_internal.move_finish('insta_ids_2_2', '{handed_over}')")).unwrap();
     assert_eq!(said(&refused(&mut b, ABORT)), too_late);
     b.batch_execute(CALL).unwrap();
     a.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();
@@ -524,7 +524,7 @@ fn failed_over(
     standby.stop();
     if known > 5 {
         // It was connected at the fence, so its loss must be accepted.
-        a.batch_execute("SELECT insta_ids.move_mark('insta_ids_2_2', NULL)").unwrap();
+        a.batch_execute("SELECT insta_ids_internal.move_mark('insta_ids_2_2', NULL)").unwrap();
     }
     steps(&mut moving, &STEPS[known..done]);
     after(&pair);
@@ -559,7 +559,7 @@ fn a_promoted_source_lacks_the_fence() {
     for (name, target_finished) in [("lacks_fence", true), ("lacks_fence_open", false)] {
         let finish = |pair: &Pair| {
             if target_finished {
-                pair.b.connect().batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2')").unwrap();
+                pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
             }
         };
         let Some((pair, mut a, mut b)) = failed_over(name, 1, 8, finish) else { return };
@@ -576,7 +576,7 @@ fn a_promoted_source_lacks_the_fence() {
             texts(&mut a, "SELECT code FROM insta_ids.check() WHERE severity = 'error'"),
             ["move_in_doubt"]
         );
-        let error = refused(&mut a, "SELECT insta_ids.move_withdraw('insta_ids_2_2')");
+        let error = refused(&mut a, "SELECT insta_ids_internal.move_withdraw('insta_ids_2_2')");
         assert_eq!(error.message(), "shards from 2 to 2 may already be on node \"b\"");
         let error = refused(&mut b, ABORT);
         assert_eq!(
@@ -595,7 +595,7 @@ fn a_promoted_source_lacks_the_fence() {
 #[test]
 fn a_promoted_source_has_the_fence() {
     let finish = |pair: &Pair| {
-        pair.b.connect().batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2')").unwrap();
+        pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
     };
     let Some((pair, mut a, mut b)) = failed_over("has_fence", 6, 8, finish) else { return };
     assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");

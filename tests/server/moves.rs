@@ -278,7 +278,7 @@ fn what_cannot_move() {
     let pair = Pair::start("unmovable");
     let mut a = pair.a.connect();
     a.batch_execute("CREATE ROLE guest; SELECT insta_ids.grant_provisioning('guest')").unwrap();
-    let offer = "SELECT insta_ids.move_offer(2, 2, 'b')";
+    let offer = "SELECT insta_ids_internal.move_offer(2, 2, 'b')";
     let cases = [
         ("CREATE TABLE insta2.keyless (x integer)", "DROP TABLE insta2.keyless", "has no primary key"),
         (
@@ -410,12 +410,12 @@ fn with_partitions() {
         let offer = texts(
             &mut pair.a.connect(),
             &format!(
-                "SELECT jsonb_set(insta_ids.move_offer(2, 2, 'b'), '{{partitions,2}}', '[{}]')::text",
+                "SELECT jsonb_set(insta_ids_internal.move_offer(2, 2, 'b'), '{{partitions,2}}', '[{}]')::text",
                 partition.replace('\'', "''")
             ),
         )
         .remove(0);
-        let prepare = format!("SELECT insta_ids.move_prepare($offer${offer}$offer$)");
+        let prepare = format!("SELECT insta_ids_internal.move_prepare($offer${offer}$offer$)");
         for strings in ["on", "off"] {
             b.batch_execute(&format!("SET standard_conforming_strings = {strings}")).unwrap();
             let error = refused(&mut b, &prepare);
@@ -532,43 +532,6 @@ fn with_passwords() {
     }
 }
 
-/// The steps as docs/servers.md has them, by psql.
-#[test]
-fn by_the_book() {
-    let pair = Pair::start("book");
-    let mut a = pair.a.connect();
-    a.batch_execute("CALL insta_ids.create_shards(4, 7)").unwrap();
-    a.batch_execute("INSERT INTO insta5.photos SELECT FROM generate_series(1, 1000)").unwrap();
-    let text = fs::read_to_string(checkout().join("docs/servers.md")).unwrap();
-    let mut script = String::new();
-    for block in text.split("```sql steps-").skip(1) {
-        let (server, block) = block.split_once('\n').unwrap();
-        let cluster = if server == "source" { &pair.a } else { &pair.b };
-        script.extend(["\\connect postgres postgres ", &cluster.socket.display().to_string(), "\n"]);
-        for line in block.split("```").next().unwrap().lines() {
-            // Again and again, as it says.
-            if let Some((query, _)) = line.split_once(";  -- until it is true") {
-                let wait = query.replacen("SELECT ", "SELECT pg_sleep(0.1) WHERE NOT ", 1);
-                script += &format!("{wait};\n").repeat(1000);
-            } else {
-                script.extend([line, "\n"]);
-            }
-        }
-    }
-    let mut psql = pair.a.program("psql", "postgres");
-    let run = psql
-        .args(["-X", "-v", "ON_ERROR_STOP=1", "-f", "-", "postgres"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut run = run.spawn().unwrap();
-    run.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    let output = run.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta5.photos"), 1000);
-    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.moves"), 0);
-}
-
 /// Whoever drives a move, and in whatever order: what was cancelled is not taken over, and what was taken over is not opened
 /// again where it came from.
 #[test]
@@ -580,11 +543,11 @@ fn a_move_ends_in_one_way() {
     // Two drivers: one cancels, the other goes on with the same offer.
     let mut moving = Move::of(&pair, 2, 2);
     STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
-    let cancelled = texts(&mut b, "SELECT insta_ids.move_cancel('insta_ids_2_2')::text");
+    let cancelled = texts(&mut b, "SELECT insta_ids_internal.move_cancel('insta_ids_2_2')::text");
     moving.step("offer").unwrap();
     assert_eq!(message(moving.step("prepare").unwrap_err()), "offer of shards from 2 to 2 is void");
     let withdraw =
-        |cancellation: &str| format!("SELECT insta_ids.move_withdraw('insta_ids_2_2', '{cancellation}')");
+        |cancellation: &str| format!("SELECT insta_ids_internal.move_withdraw('insta_ids_2_2', '{cancellation}')");
     for other in ["{}", r#"{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}"#] {
         assert_eq!(
             refused(&mut a, &withdraw(other)).message(),
@@ -600,7 +563,7 @@ fn a_move_ends_in_one_way() {
     let mut moving = Move::of(&pair, 2, 2);
     STEPS[..8].iter().for_each(|step| moving.step(step).unwrap());
     assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are already here");
-    b.batch_execute("SELECT insta_ids.move_finish('insta_ids_2_2')").unwrap();
+    b.batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
     assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are already here");
     assert_eq!(refused(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
     moving.step("finish").unwrap();
@@ -612,7 +575,7 @@ fn a_move_ends_in_one_way() {
             moving.step(step).unwrap();
         }
         let lost = "INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
-            SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 0, 'copying' FROM insta_ids_internal.ended_move ORDER BY at DESC LIMIT 1";
+            SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 0, 'copying' FROM insta_ids_internal.move_outcome ORDER BY at DESC LIMIT 1";
         b.batch_execute(lost).unwrap();
         let error = refused(&mut b, "CALL insta_ids.move_abort(3, 3)");
         assert_eq!(error.message(), "node \"a\" has let go of shards from 3 to 3");
@@ -644,7 +607,7 @@ fn a_forged_outcome_is_not_believed() {
     };
     let ended = |id: &str, values: &str| {
         format!(
-            "INSERT INTO insta_ids_internal.ended_move (id, outcome, shards, table_slots) VALUES ('{id}', {values})"
+            "INSERT INTO insta_ids_internal.move_outcome (id, outcome, shards, table_slots) VALUES ('{id}', {values})"
         )
     };
     Move::of(&pair, 3, 3).step("offer").unwrap();
@@ -662,7 +625,7 @@ fn a_forged_outcome_is_not_believed() {
         }
     }
     for change in
-        ["DELETE FROM insta_ids_internal.ended_move", "UPDATE insta_ids_internal.ended_move SET at = now()"]
+        ["DELETE FROM insta_ids_internal.move_outcome", "UPDATE insta_ids_internal.move_outcome SET at = now()"]
     {
         assert_eq!(refused(&mut forger, change).code().code(), "42501");
     }
@@ -671,7 +634,7 @@ fn a_forged_outcome_is_not_believed() {
     b.batch_execute(&ended(&id_of("insta_ids_2_2"), "'handed over', '{2}', NULL")).unwrap();
     assert_eq!(refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a')").code().code(), "23505");
     a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
-    b.batch_execute("DELETE FROM insta_ids_internal.ended_move").unwrap();
+    b.batch_execute("DELETE FROM insta_ids_internal.move_outcome").unwrap();
     b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 101);
     for (shards, message) in
@@ -680,7 +643,7 @@ fn a_forged_outcome_is_not_believed() {
         let values = format!("'handed over', '{shards}', NULL");
         b.batch_execute(&ended(&id_of("insta_ids_3_3"), &values)).unwrap();
         assert_eq!(refused(&mut b, "CALL insta_ids.move_shards(3, 3, 'a')").message(), message);
-        b.batch_execute("DELETE FROM insta_ids_internal.ended_move").unwrap();
+        b.batch_execute("DELETE FROM insta_ids_internal.move_outcome").unwrap();
     }
     a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
 }
@@ -806,7 +769,7 @@ fn who_was_not_asked_has_no_say() {
     for proof in
         ["NULL", r#"'{"version": 9}'"#, r#"'{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "version": 9}'"#]
     {
-        let finish = format!("SELECT insta_ids.move_finish('insta_ids_2_2', {proof})");
+        let finish = format!("SELECT insta_ids_internal.move_finish('insta_ids_2_2', {proof})");
         assert_eq!(refused(&mut a, &finish).message(), "shards from 2 to 2 may not be on node \"b\" yet");
     }
     assert_eq!(
@@ -818,7 +781,7 @@ fn who_was_not_asked_has_no_say() {
     let mark = texts(&mut a, "SELECT mark::text FROM insta_ids_internal.move").remove(0);
     for other in ["[\"public\", \"other\", 99, true]", "[\"insta2\", \"photos\", 99, true]"] {
         let hand_over = format!(
-            "SELECT insta_ids.move_hand_over('insta_ids_2_2', jsonb_insert('{mark}', '{{sequences, 0}}', '{other}'))"
+            "SELECT insta_ids_internal.move_hand_over('insta_ids_2_2', jsonb_insert('{mark}', '{{sequences, 0}}', '{other}'))"
         );
         let error = refused(&mut b, &hand_over);
         assert_eq!(error.code().code(), "22023");
@@ -832,11 +795,11 @@ fn who_was_not_asked_has_no_say() {
     other.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     other.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
     let id = texts(&mut a, "SELECT id::text FROM insta_ids_internal.move").remove(0);
-    let cancel = format!("SELECT insta_ids.move_cancel('insta_ids_2_2', '{id}')::text");
+    let cancel = format!("SELECT insta_ids_internal.move_cancel('insta_ids_2_2', '{id}')::text");
     let cancellation = texts(&mut other, &cancel).remove(0);
     // Asked again, it has heard of it, from itself.
     assert_eq!(texts(&mut other, &cancel), [&*cancellation]);
-    let withdraw = format!("SELECT insta_ids.move_withdraw('insta_ids_2_2', '{cancellation}')");
+    let withdraw = format!("SELECT insta_ids_internal.move_withdraw('insta_ids_2_2', '{cancellation}')");
     assert_eq!(refused(&mut a, &withdraw).message(), "shards from 2 to 2 may already be on node \"b\"");
     if pair.have_dblink() {
         other.batch_execute("CREATE EXTENSION dblink").unwrap();
@@ -965,10 +928,10 @@ fn around_the_fence() {
     let mut moving = Move::of(&pair, 3, 3);
     STEPS[..4].iter().for_each(|step| moving.step(step).unwrap());
     let id = texts(&mut a, "SELECT id::text FROM insta_ids_internal.move").remove(0);
-    let cancel = format!("SELECT insta_ids.move_cancel('insta_ids_3_3', '{id}')::text");
+    let cancel = format!("SELECT insta_ids_internal.move_cancel('insta_ids_3_3', '{id}')::text");
     let first = texts(&mut b, &cancel);
     assert_eq!(texts(&mut b, &cancel), first);
-    a.batch_execute(&format!("SELECT insta_ids.move_withdraw('insta_ids_3_3', '{}')", first[0])).unwrap();
+    a.batch_execute(&format!("SELECT insta_ids_internal.move_withdraw('insta_ids_3_3', '{}')", first[0])).unwrap();
     // Foreign tables have no lock of this kind, and can be fenced nevertheless.
     a.batch_execute(
         "CREATE FOREIGN DATA WRAPPER none; CREATE SERVER none FOREIGN DATA WRAPPER none;
@@ -1015,7 +978,8 @@ fn planted_on_the_target() {
     }
     a.batch_execute(
         "SELECT insta_ids.add_migration('0002', 'CREATE INDEX ON likes (public.canary(id)); CREATE SEQUENCE s OWNED BY likes.id;
-            ALTER TABLE likes OWNER TO guest')",
+            ALTER TABLE likes OWNER TO guest;
+            DO $$BEGIN EXECUTE format(''GRANT USAGE ON SCHEMA %I TO guest'', current_schema()); END$$')",
     )
     .unwrap();
     a.batch_execute("CALL insta_ids.migrate()").unwrap();

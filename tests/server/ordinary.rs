@@ -507,7 +507,7 @@ fn what_depends_on_it_keeps_it() {
         "function insta1.next_id() depends on function next_id(integer,regclass)",
         "default value for column id of table insta1.photos depends on function insta1.next_id()",
         "constraint photos_id_check on table insta1.photos depends on function id_shard(bigint)",
-        "trigger insta_ids_fence on table insta3.photos depends on function insta_ids.refuse_write()",
+        "trigger insta_ids_fence on table insta3.photos depends on function insta_ids_internal.refuse_write()",
         "sequence insta_ids.ticket_t depends on schema insta_ids",
     ] {
         assert!(error.detail().unwrap().contains(dependent), "{dependent}: {:?}", error.detail());
@@ -520,7 +520,7 @@ fn what_depends_on_it_keeps_it() {
         ("ALTER SCHEMA insta_ids RENAME TO other", SqlState::INVALID_SCHEMA_NAME),
         ("ALTER SCHEMA insta_ids_internal RENAME TO other", SqlState::UNDEFINED_TABLE),
         ("DROP SCHEMA public", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
-        ("DROP EVENT TRIGGER insta_ids_keep_fenced", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
+        ("DROP EVENT TRIGGER insta_ids_refuse_ddl", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP SEQUENCE insta_ids_internal.lease", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP SEQUENCE s", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP FUNCTION next_id(integer, regclass) CASCADE", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
@@ -1242,7 +1242,7 @@ fn state(client: &mut Client) -> Vec<String> {
         "SELECT concat_ws(' ', schema, node, state, applied, pending, failed, tables) FROM insta_ids.shards
          ORDER BY shard",
         "SELECT m::text FROM insta_ids_internal.migration m",
-        "SELECT p::text FROM insta_ids.partitioned p",
+        "SELECT p::text FROM insta_ids_internal.partitioned_table p",
         "SELECT concat_ws(' ', id, n, shard) FROM photos ORDER BY id",
         "SELECT concat_ws(' ', id, n) FROM insta1.photos ORDER BY id",
         "SELECT concat_ws(' ', id, at) FROM times ORDER BY id",

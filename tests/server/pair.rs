@@ -100,45 +100,45 @@ impl<'a> Move<'a> {
         match step {
             "offer" => {
                 let offer =
-                    format!("SELECT insta_ids.move_offer({}, {}, 'b')::text", self.range[0], self.range[1]);
+                    format!("SELECT insta_ids_internal.move_offer({}, {}, 'b')::text", self.range[0], self.range[1]);
                 self.offer = text(a.query_one(&offer, &[])?);
             }
             "prepare" => {
-                b.execute("SELECT insta_ids.move_prepare($1::text::jsonb)", &[&self.offer])?;
+                b.execute("SELECT insta_ids_internal.move_prepare($1::text::jsonb)", &[&self.offer])?;
             }
-            "slot" => a.batch_execute(&format!("SELECT insta_ids.move_slot('{name}')"))?,
-            "subscribe" => b.batch_execute(&format!("SELECT insta_ids.move_subscribe('{name}')"))?,
+            "slot" => a.batch_execute(&format!("SELECT insta_ids_internal.move_slot('{name}')"))?,
+            "subscribe" => b.batch_execute(&format!("SELECT insta_ids_internal.move_subscribe('{name}')"))?,
             "copied" => {
-                let slots = "SELECT insta_ids.move_table_slots($1::text::name)::text";
+                let slots = "SELECT insta_ids_internal.move_table_slots($1::text::name)::text";
                 let mut waited_for = String::new();
-                while !b.query_one(&format!("SELECT insta_ids.move_copied('{name}')"), &[])?.get::<_, bool>(0)
+                while !b.query_one(&format!("SELECT insta_ids_internal.move_copied('{name}')"), &[])?.get::<_, bool>(0)
                 {
                     thread::sleep(Duration::from_millis(200));
                     let now = text(b.query_one(slots, &[name])?);
-                    let lost = "SELECT insta_ids.move_slots_lost($1::text::name[])";
+                    let lost = "SELECT insta_ids_internal.move_slots_lost($1::text::name[])";
                     if now == waited_for && a.query_one(lost, &[&now])?.get(0) {
                         println!("{name} is copied again");
-                        b.batch_execute(&format!("SELECT insta_ids.move_recopy('{name}')"))?;
+                        b.batch_execute(&format!("SELECT insta_ids_internal.move_recopy('{name}')"))?;
                     }
                     waited_for = now;
                 }
             }
-            "fence" => a.batch_execute(&format!("SELECT insta_ids.move_fence('{name}')"))?,
+            "fence" => a.batch_execute(&format!("SELECT insta_ids_internal.move_fence('{name}')"))?,
             "drained" => {
-                self.mark = text(a.query_one(&format!("SELECT insta_ids.move_mark('{name}')::text"), &[])?);
-                until(&mut b, &format!("SELECT insta_ids.move_drained('{name}', '{}')", self.mark))?;
+                self.mark = text(a.query_one(&format!("SELECT insta_ids_internal.move_mark('{name}')::text"), &[])?);
+                until(&mut b, &format!("SELECT insta_ids_internal.move_drained('{name}', '{}')", self.mark))?;
             }
             "hand over" => {
                 let hashes =
-                    text(a.query_one(&format!("SELECT insta_ids.move_hashes('{name}')::text"), &[])?);
+                    text(a.query_one(&format!("SELECT insta_ids_internal.move_hashes('{name}')::text"), &[])?);
                 let hand_over =
-                    format!("SELECT insta_ids.move_hand_over('{name}', '{}', '{hashes}')::text", self.mark);
+                    format!("SELECT insta_ids_internal.move_hand_over('{name}', '{}', '{hashes}')::text", self.mark);
                 self.handed_over = text(b.query_one(&hand_over, &[])?);
             }
             _ => {
                 for client in [&mut a, &mut b] {
                     client.batch_execute(&format!(
-                        "SELECT insta_ids.move_finish('{name}', '{}')",
+                        "SELECT insta_ids_internal.move_finish('{name}', '{}')",
                         self.handed_over
                     ))?;
                 }
@@ -159,7 +159,7 @@ impl<'a> Move<'a> {
         let mut b = self.pair.b.config().connect(NoTls)?;
         let come: Option<String> = b.query_opt(&step, &[])?.map(|row| row.get(0));
         if come.as_deref() == Some("handed over") {
-            let handed_over = format!("SELECT insta_ids.move_hand_over('{}')::text", self.name);
+            let handed_over = format!("SELECT insta_ids_internal.move_hand_over('{}')::text", self.name);
             self.handed_over = b.query_one(&handed_over, &[])?.get(0);
             return self.step("finish");
         }
@@ -180,9 +180,9 @@ impl<'a> Move<'a> {
             assert!(b.query_opt(open, &[name])?.is_none(), "{name} is open on the target alone");
             return Ok(());
         };
-        let cancel = format!("SELECT insta_ids.move_cancel('{name}', '{id}')::text");
+        let cancel = format!("SELECT insta_ids_internal.move_cancel('{name}', '{id}')::text");
         let cancellation: String = b.query_one(&cancel, &[])?.get(0);
-        a.batch_execute(&format!("SELECT insta_ids.move_withdraw('{name}', '{cancellation}')"))
+        a.batch_execute(&format!("SELECT insta_ids_internal.move_withdraw('{name}', '{cancellation}')"))
     }
 }
 

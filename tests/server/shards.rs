@@ -426,13 +426,13 @@ fn said_in_all_calls(client: &mut Client) -> Vec<(String, Result<Vec<String>, St
         "SELECT insta_ids.add_node('a', 'host=a hostaddr = 10.0.0.9')".into(),
         "SELECT insta_ids.add_node('a', $$host=a user=u application_name='b\\\\c\\'d'$$, 0)".into(),
         "SELECT insta_ids.add_node('b', 'postgresql://u@b:5433,[::1]/d%20b?application_name=x%5Cy', 1)".into(),
-        "SELECT concat_ws('|', n.node, p.keyword, p.value) FROM insta_ids_internal.node n, insta_ids.dsn_parameters(n.dsn) p".into(),
-        "SELECT insta_ids.plproxy_partitions()".into(),
+        "SELECT concat_ws('|', n.node, p.keyword, p.value) FROM insta_ids_internal.node n, insta_ids_internal.dsn_parameters(n.dsn) p".into(),
+        "SELECT insta_ids_internal.plproxy_partitions()".into(),
         "SELECT insta_ids.add_node('b', 'host=b', 1)".into(),
         "SELECT insta_ids.assign(0, 15, 'a')".into(),
         "SELECT insta_ids.export_pgdog('db')".into(),
-        "SELECT insta_ids.left_writer_slot('3/4')".into(),
-        "SELECT insta_ids.left_writer_slot('3/5')".into(),
+        "SELECT insta_ids.release_writer_slot('3/4')".into(),
+        "SELECT insta_ids.release_writer_slot('3/5')".into(),
         format!(
             "CREATE SEQUENCE {0}.table_id_seq;
              CREATE FUNCTION {0}.next_id(OUT result bigint) LANGUAGE plpgsql SET search_path = {0}, pg_catalog AS $$
@@ -856,35 +856,26 @@ fn privileges() {
         ) o (owner)";
     assert_eq!(texts(&mut provisioner, owners), ["\"Provisioner 1\""]);
 
-    // Anybody may ask where a key is, and nothing else.
-    let mine = "SELECT oid::regprocedure::text FROM pg_proc
-                WHERE pronamespace = 'insta_ids'::regnamespace AND has_function_privilege(oid, 'EXECUTE') ORDER BY 1";
+    // Nobody else can name what the functions are made of, and some functions are for superusers.
+    let internal = "SELECT has_schema_privilege('insta_ids_internal', 'USAGE')::text";
+    assert_eq!(texts(&mut nobody, internal), ["false"]);
+    let withheld = "SELECT oid::regprocedure::text FROM pg_proc
+                    WHERE pronamespace = 'insta_ids'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE') ORDER BY 1";
     assert_eq!(
-        texts(&mut nobody, mine),
+        texts(&mut nobody, withheld),
         [
-            "insta_ids.check_isolation(text)",
-            "insta_ids.clock()",
-            "insta_ids.configured()",
-            "insta_ids.dsn_parameters(text)",
-            "insta_ids.is_older(text,text)",
-            "insta_ids.library_version()",
-            "insta_ids.lock_capacity()",
-            "insta_ids.next_ticket(text)",
-            "insta_ids.partitions(regclass)",
-            "insta_ids.percent_decoded(text)",
-            "insta_ids.plproxy_partitions()",
-            "insta_ids.schema_of(integer)",
-            "insta_ids.shard_map()",
-            "insta_ids.shard_of(bigint)",
-            "insta_ids.shard_of(bigint,integer)",
-            "insta_ids.shard_of(text)",
-            "insta_ids.shard_of(text,integer)",
-            "insta_ids.shard_of(uuid)",
-            "insta_ids.shard_of(uuid,integer)",
-            "insta_ids.this_node()",
-            "insta_ids.writer_slot()",
+            "insta_ids.acquire_writer_slot(timestamp with time zone)",
+            "insta_ids.advance_clock(timestamp with time zone)",
+            "insta_ids.create_ticket_server(text,integer,integer,integer)",
+            "insta_ids.grant_provisioning(regrole)",
+            "insta_ids.install_plproxy(text)",
+            "insta_ids.move_abort(integer,integer,name)",
+            "insta_ids.move_shards(integer,integer,name,text,text,bigint,interval,boolean)",
+            "insta_ids.reset_clock()",
+            "insta_ids.stat_reset()",
         ]
     );
+    assert_eq!(texts(&mut provisioner, withheld), texts(&mut nobody, withheld));
     let places = "SELECT insta_ids.schema_of(insta_ids.shard_of(205))::text || insta_ids.shard_of('a') || insta_ids.shard_of(md5('a')::uuid)";
     assert_eq!(texts(&mut nobody, places), texts(&mut client, places));
     for call in [
@@ -895,12 +886,27 @@ fn privileges() {
         "SELECT insta_ids.add_migration('0003', 'SELECT 1')",
         "CALL insta_ids.migrate()",
         "SELECT insta_ids.migration_script('0002')",
-        "SELECT insta_ids.start_migration('0002', 5, '')",
-        "SELECT insta_ids.finish_migration('0002', 5, '')",
+        "SELECT insta_ids_internal.start_migration('0002', 5, '')",
+        "SELECT insta_ids_internal.finish_migration('0002', 5, '')",
         "SELECT insta_ids.grant_provisioning('nobody')",
-        "SELECT insta_ids.make_shard(50, '')",
-        "SELECT insta_ids.apply_migrations(5, '', false)",
-        "CALL insta_ids.commit_batch('migrate', 5, 0, 0)",
+        "SELECT insta_ids.add_node('a', 'host=a dbname=a')",
+        "SELECT insta_ids.drop_node('a')",
+        "SELECT insta_ids.assign(0, 1, 'a')",
+        "SELECT insta_ids.apply_map(insta_ids.shard_map())",
+        "SELECT insta_ids.fence(5)",
+        "SELECT insta_ids.unfence(5)",
+        "SELECT insta_ids.check()",
+        "CALL insta_ids.check_rows()",
+        "SELECT insta_ids.check_fleet()",
+        "SELECT insta_ids.adopt('public', 50)",
+        "SELECT insta_ids.release('insta5')",
+        "SELECT insta_ids.create_partitions('insta5.photos', '1 day', now(), now())",
+        "SELECT insta_ids.drop_partitions('insta5.photos', now())",
+        "SELECT insta_ids.release_writer_slot('1/2')",
+        "SELECT insta_ids.export_pgdog('a')",
+        "SELECT insta_ids_internal.make_shard(50, '')",
+        "SELECT insta_ids_internal.apply_migrations(5, '', false)",
+        "CALL insta_ids_internal.commit_batch('migrate', 5, 0, 0)",
         "TABLE insta_ids.shards",
         "TABLE insta_ids_internal.shard",
         "TABLE insta_ids.migration_status",

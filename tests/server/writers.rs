@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, PRELOAD, clock_ahead, count, disorders, duplicates
 
 const NOT_YET: &SqlState = &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
 const MINT: &str = "SELECT next_id(5, 's') FROM generate_series(1, 10000)";
-const TAKEN: &str = "SELECT insta_ids.take_writer_slot('-infinity')";
+const TAKEN: &str = "SELECT insta_ids.acquire_writer_slot('-infinity')";
 
 /// A server with this slot set, and not taken yet.
 fn server(name: &str, slot: &str, seconds_ahead: i32) -> Cluster {
@@ -96,13 +96,13 @@ fn split_while_minting() {
         });
         let new = server("split_new", "3/4", -1);
         let mut all = minted(&[&old], 20);
-        let take = "SELECT insta_ids.take_writer_slot()";
+        let take = "SELECT insta_ids.acquire_writer_slot()";
         // As long as the old server has it.
         assert_eq!(refused(&mut new.connect(), MINT).code(), NOT_YET);
         let asked = refused(&mut new.connect(), take);
         assert_eq!(asked.code(), &SqlState::NULL_VALUE_NOT_ALLOWED);
         assert!(asked.hint().unwrap().contains("insta_ids.left_writer_slot('3/4')"));
-        let left = "SELECT insta_ids.left_writer_slot('3/4')";
+        let left = "SELECT insta_ids.release_writer_slot('3/4')";
         assert_eq!(refused(&mut old.connect(), left).code(), &SqlState::OBJECT_IN_USE);
         set(&old, "1/4");
         // Set is not enough: in this database it is 1/2 still.
@@ -110,7 +110,7 @@ fn split_while_minting() {
         assert_eq!(refused(&mut old.connect(), MINT).code(), NOT_YET);
         assert_eq!(texts(&mut old.connect(), take), ["1/4"]);
         let until = texts(&mut old.connect(), &format!("{left}::text")).remove(0);
-        new.connect().batch_execute(&format!("SELECT insta_ids.take_writer_slot('{until}')")).unwrap();
+        new.connect().batch_execute(&format!("SELECT insta_ids.acquire_writer_slot('{until}')")).unwrap();
         all.extend(minted(&[&old, &new], 20));
         // And after a crash.
         new.stop_immediately();
@@ -130,7 +130,7 @@ fn what_is_refused() {
     let mut client = cluster.connect();
     // Nobody else may have them without a word.
     assert_eq!(
-        refused(&mut client, "SELECT insta_ids.take_writer_slot()").code(),
+        refused(&mut client, "SELECT insta_ids.acquire_writer_slot()").code(),
         &SqlState::NULL_VALUE_NOT_ALLOWED
     );
     client.batch_execute("SELECT insta_ids.init(16)").unwrap();
@@ -170,7 +170,7 @@ fn what_is_refused() {
     // More than it had was another's.
     set(&cluster, "1/64");
     assert_eq!(
-        refused(&mut cluster.connect(), "SELECT insta_ids.take_writer_slot()").code(),
+        refused(&mut cluster.connect(), "SELECT insta_ids.acquire_writer_slot()").code(),
         &SqlState::NULL_VALUE_NOT_ALLOWED
     );
 }
@@ -184,22 +184,22 @@ fn a_copy_goes_on() {
     lost.restore("postgres", "postgres", "copy");
     let mut copy = lost.connect_to("copy");
     let until = texts(&mut copy, "SELECT (now() + interval '10 s')::text").remove(0);
-    copy.batch_execute(&format!("SELECT insta_ids.take_writer_slot('{until}')")).unwrap();
+    copy.batch_execute(&format!("SELECT insta_ids.acquire_writer_slot('{until}')")).unwrap();
     // To the millisecond that ids have.
     let goes_on =
         format!("SELECT (id_time(next_id(5, 's')) > timestamptz '{until}' - interval '1 ms')::int::bigint");
     assert_eq!(count(&mut copy, &goes_on), 1);
     assert_eq!(
-        refused(&mut copy, "SELECT insta_ids.take_writer_slot('infinity')").code(),
+        refused(&mut copy, "SELECT insta_ids.acquire_writer_slot('infinity')").code(),
         &SqlState::INVALID_PARAMETER_VALUE
     );
     // What may be rolled back is not relied upon.
     set(&lost, "3/4");
     let mut client = lost.connect();
-    client.batch_execute("BEGIN; SELECT insta_ids.take_writer_slot()").unwrap();
-    let left = "SELECT insta_ids.left_writer_slot('1/4')";
+    client.batch_execute("BEGIN; SELECT insta_ids.acquire_writer_slot()").unwrap();
+    let left = "SELECT insta_ids.release_writer_slot('1/4')";
     assert_eq!(refused(&mut client, left).code(), &SqlState::OBJECT_IN_USE);
-    client.batch_execute("ROLLBACK; SELECT insta_ids.take_writer_slot()").unwrap();
+    client.batch_execute("ROLLBACK; SELECT insta_ids.acquire_writer_slot()").unwrap();
     client.batch_execute(left).unwrap();
     // By hand, past all functions: open sessions hear of it.
     client.batch_execute(MINT).unwrap();

@@ -44,7 +44,6 @@ CALL insta_ids.check_rows(5);
 CALL insta_ids.check_rows(3, 2);
 
 -- What there is a limit to.
-SELECT resource, object, available, runs_out AT TIME ZONE 'UTC' AS runs_out
-FROM insta_ids.budget() WHERE resource ~ 'layout|sequence' ORDER BY resource, object;
-SELECT resource, used > 0 AS used, available > 0 AS available, runs_out
-FROM insta_ids.budget() WHERE resource !~ 'layout|sequence' ORDER BY resource;
+SELECT name, available, runs_out AT TIME ZONE 'UTC' AS runs_out FROM insta_ids_internal.sequence_budget() ORDER BY name;
+SELECT resource, object, used > 0 AS used, available > 0 AS available, runs_out AT TIME ZONE 'UTC' AS runs_out
+FROM insta_ids_internal.server_budget() ORDER BY resource;

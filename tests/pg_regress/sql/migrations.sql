@@ -206,9 +206,9 @@ SELECT insta_ids.create_shard(15);
 SELECT indexdef FROM pg_indexes WHERE schemaname = 'shard15' AND indexname = 'caption';
 SELECT name, state FROM insta_ids.migration_status WHERE shard = 15 AND state <> 'applied';
 -- Row by row, as \gexec sends them. In one shard it fails, and nothing is taken to be done there.
-SELECT insta_ids.finish_migration('0012', 9, '');
+SELECT insta_ids_internal.finish_migration('0012', 9, '');
 BEGIN;
-SELECT insta_ids.start_migration('0012', 9, 'app');
+SELECT insta_ids_internal.start_migration('0012', 9, 'app');
 ROLLBACK;
 CREATE INDEX caption ON shard9.photos (id);
 SELECT line FROM insta_ids.migration_script('0012') line \gexec
@@ -216,18 +216,18 @@ SHOW search_path;
 SELECT shard, state, sqlstate, message FROM insta_ids.migration_status WHERE name = '0012' ORDER BY shard;
 DROP INDEX shard9.caption;
 SELECT line FROM insta_ids.migration_script('0012') line \gexec
-SELECT insta_ids.finish_migration('0013', 9, '');
-SELECT insta_ids.finish_migration('0012', 1000, '');
+SELECT insta_ids_internal.finish_migration('0013', 9, '');
+SELECT insta_ids_internal.finish_migration('0012', 1000, '');
 CALL insta_ids.migrate();
 -- Nor is what did not run, what was replaced, or what left an invalid index.
 SELECT insta_ids.add_migration('0013b', 'CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS twice ON likes (photo_id)', transactional => false);
 INSERT INTO shard4.photos DEFAULT VALUES;
 INSERT INTO shard4.likes (photo_id) SELECT id FROM shard4.photos, generate_series(1, 2);
-SELECT insta_ids.start_migration('0013b', 4, 'app, public');
-SELECT insta_ids.finish_migration('0013b', 4, md5('another text'));
-SELECT insta_ids.start_migration('0013b', 4, 'app, public');
+SELECT insta_ids_internal.start_migration('0013b', 4, 'app, public');
+SELECT insta_ids_internal.finish_migration('0013b', 4, md5('another text'));
+SELECT insta_ids_internal.start_migration('0013b', 4, 'app, public');
 SELECT 1;
-SELECT insta_ids.finish_migration('0013b', 4, md5('another text'));
+SELECT insta_ids_internal.finish_migration('0013b', 4, md5('another text'));
 SET search_path = app, public;
 \set VERBOSITY terse
 SELECT line FROM insta_ids.migration_script('0013b') line LIMIT 3 \gexec

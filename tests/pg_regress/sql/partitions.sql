@@ -12,7 +12,7 @@ SELECT insta_ids.create_partitions('photos', '1 month', '2026-03-15', '2026-05-0
 SELECT * FROM insta_ids.partitions('photos');
 SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname = 'photos_2026_05';
 SELECT id_min('2026-05-01'), id_min('2026-06-01');
-SELECT * FROM insta_ids.partitioned;
+SELECT * FROM insta_ids_internal.partitioned_table;
 -- The one that begins at last is not made.
 SELECT insta_ids.create_partitions('photos', '1 month', '2026-06-01', '2026-06-01');
 -- Whatever its name is.
@@ -54,7 +54,7 @@ SELECT partition, times, to_char(lower(times), 'Dy') FROM insta_ids.partitions('
 DROP TABLE t;
 CREATE TABLE t (id bigint) PARTITION BY RANGE (id);
 SELECT insta_ids.create_partitions('t', '1 day', '2026-01-01', '2026-01-01', 'UTC');
-SELECT parent, timezone FROM insta_ids.partitioned;
+SELECT parent, timezone FROM insta_ids_internal.partitioned_table;
 DROP TABLE t;
 
 -- Days are local days: of 23 and 25 hours when clocks change.
@@ -112,7 +112,7 @@ SELECT tableoid::regclass FROM tweets;
 EXPLAIN (COSTS OFF) SELECT * FROM tweets WHERE id_between(id, '2026-02-01', '2026-02-02', 'twitter');
 SELECT insta_ids.drop_partitions('tweets', '2010-11-04');
 SELECT insta_ids.drop_partitions('tweets', '2026-02-28');
-SELECT parent, timezone, layout FROM insta_ids.partitioned;
+SELECT parent, timezone, layout FROM insta_ids_internal.partitioned_table;
 DROP TABLE tweets;
 -- One whose unit is 10 ms.
 CREATE TABLE flakes (id bigint) PARTITION BY RANGE (id);
@@ -315,8 +315,8 @@ CREATE TABLE t (id bigint) PARTITION BY RANGE (id);
 SELECT insta_ids.create_partitions('t', '1 month', '2026-01-01', '2026-01-02');
 SELECT insta_ids.drop_partitions('t', '2026-01-01');
 SELECT insta_ids.partitions('t');
-SELECT count(*) > 0 AS readable FROM insta_ids.partitioned;
-DELETE FROM insta_ids.partitioned;
+SELECT count(*) > 0 AS readable FROM insta_ids_internal.partitioned_table;
+DELETE FROM insta_ids_internal.partitioned_table;
 RESET ROLE;
 SELECT insta_ids.grant_provisioning('"regress Owner"'), insta_ids.grant_provisioning('regress_app');
 SET ROLE regress_app;
@@ -334,22 +334,22 @@ RESET ROLE;
 SELECT oid::regclass, relowner::regrole FROM pg_class JOIN insta_ids.partitions('t') ON oid = partition ORDER BY ids;
 -- What is remembered of a table is its owner's to change, whatever others were granted.
 REVOKE "regress Owner" FROM regress_app;
-GRANT UPDATE ON insta_ids.partitioned TO regress_app;
+GRANT UPDATE ON insta_ids_internal.partitioned_table TO regress_app;
 SET ROLE regress_app;
 CREATE TABLE mine (id bigint) PARTITION BY RANGE (id);
 SELECT insta_ids.create_partitions('mine', '1 month', '2026-01-01', '2026-01-02');
-DELETE FROM insta_ids.partitioned WHERE parent = 't'::regclass;
-UPDATE insta_ids.partitioned SET layout = 'twitter' WHERE parent = 't'::regclass;
-UPDATE insta_ids.partitioned SET parent = 'plain' WHERE parent = 'mine'::regclass;
-INSERT INTO insta_ids.partitioned VALUES ('plain', 'UTC', 'twitter');
+DELETE FROM insta_ids_internal.partitioned_table WHERE parent = 't'::regclass;
+UPDATE insta_ids_internal.partitioned_table SET layout = 'twitter' WHERE parent = 't'::regclass;
+UPDATE insta_ids_internal.partitioned_table SET parent = 'plain' WHERE parent = 'mine'::regclass;
+INSERT INTO insta_ids_internal.partitioned_table VALUES ('plain', 'UTC', 'twitter');
 \set VERBOSITY sqlstate
-INSERT INTO insta_ids.partitioned VALUES ('4294967295', 'UTC', 'twitter');
+INSERT INTO insta_ids_internal.partitioned_table VALUES ('4294967295', 'UTC', 'twitter');
 \set VERBOSITY default
-UPDATE insta_ids.partitioned SET timezone = 'Asia/Tokyo' WHERE parent = 'mine'::regclass;
+UPDATE insta_ids_internal.partitioned_table SET timezone = 'Asia/Tokyo' WHERE parent = 'mine'::regclass;
 DROP TABLE mine;
-DELETE FROM insta_ids.partitioned p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
+DELETE FROM insta_ids_internal.partitioned_table p WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.parent);
 RESET ROLE;
-SELECT parent, timezone FROM insta_ids.partitioned;
+SELECT parent, timezone FROM insta_ids_internal.partitioned_table;
 DROP TABLE plain;
 -- Rows of the default partition that the owner may not see are not counted.
 SET ROLE "regress Owner";

@@ -6,6 +6,10 @@ WHERE e.extname = 'insta_ids' AND d.refclassid = 'pg_extension'::regclass AND d.
     AND NOT EXISTS (
         SELECT FROM pg_type t
         WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (t.typtype = 'c' OR t.typcategory = 'A'))
+    -- What the extension alone calls may change.
+    AND NOT EXISTS (
+        SELECT FROM pg_proc p
+        WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid AND p.pronamespace = 'insta_ids_internal'::regnamespace)
 ORDER BY 2;
 
 SELECT typname, typlen, typbyval, typalign, typstorage, obj_description(oid, 'pg_type') AS comment
@@ -24,8 +28,17 @@ FROM pg_depend d
 JOIN pg_extension e ON d.refobjid = e.oid AND d.refclassid = 'pg_extension'::regclass
 JOIN pg_proc p ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
 JOIN pg_language l ON p.prolang = l.oid
-WHERE e.extname = 'insta_ids'
+WHERE e.extname = 'insta_ids' AND p.pronamespace <> 'insta_ids_internal'::regnamespace
 ORDER BY 1, 8;
+\x
+
+-- The functions that run with the rights of their owner, and those of the extension alone that not everybody may execute.
+SELECT oid::regprocedure AS function, prosecdef AS security_definer, regexp_replace(proacl::text, 'postgres=[^,]*,?', '') AS privileges
+FROM pg_proc
+WHERE pronamespace = 'insta_ids'::regnamespace AND prosecdef
+    OR pronamespace = 'insta_ids_internal'::regnamespace AND (prosecdef OR NOT has_function_privilege('public', oid, 'EXECUTE'))
+ORDER BY oid::regprocedure::text;
+\x
 
 -- The library is loaded by the first call into it, and its settings with it.
 SELECT id_shard(0);
@@ -44,5 +57,5 @@ FROM pg_class WHERE relnamespace IN ('insta_ids'::regnamespace, 'insta_ids_inter
 ORDER BY 1, 2;
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'insta_ids.stat_ids'::regclass AND attnum > 0 ORDER BY attnum;
-SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids.partitioned'::regclass;
+SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids_internal.partitioned_table'::regclass;
 SELECT unnest(extconfig)::regclass::text AS configuration FROM pg_extension WHERE extname = 'insta_ids' ORDER BY 1;

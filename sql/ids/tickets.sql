@@ -1,7 +1,6 @@
--- Tickets: a server's are the values of an ordinary sequence, which is the user's own and no part of the extension.
-SET LOCAL search_path = pg_catalog, pg_temp;
+-- Tickets: small numbers that several servers give out.
 
-CREATE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
+CREATE OR REPLACE FUNCTION insta_ids.create_ticket_server(name text, server integer, servers integer, bits integer DEFAULT 64)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -47,7 +46,9 @@ EXCEPTION
             MESSAGE = format('ticket server "%s" already exists', name);
 END
 $$;
+COMMENT ON FUNCTION insta_ids.create_ticket_server(text, integer, integer, integer) IS
+    'makes this server one of several that give out tickets';
 
-CREATE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
+CREATE OR REPLACE FUNCTION insta_ids.next_ticket(name text) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ticket_wrapper';
-SET LOCAL search_path = @extschema@, pg_temp;
+COMMENT ON FUNCTION insta_ids.next_ticket(text) IS 'next ticket of a ticket server';

@@ -1,19 +1,6 @@
--- Long work: procedures that commit batch by batch, and tell how far they are.
-SET LOCAL search_path = pg_catalog, pg_temp;
+-- Long work: procedures that commit batch by batch, and say how far they are.
 
--- What runs, and what was ended before it could say so.
-CREATE TABLE insta_ids_internal.work (
-    pid integer PRIMARY KEY,
-    command text NOT NULL,
-    total integer NOT NULL,
-    done integer NOT NULL,
-    failed integer NOT NULL,
-    started_at timestamptz NOT NULL,
-    updated_at timestamptz NOT NULL,
-    told_at timestamptz NOT NULL
-);
-
-CREATE VIEW insta_ids.progress AS
+CREATE OR REPLACE VIEW insta_ids.progress AS
 SELECT w.pid, w.command, w.total, w.done, w.failed, w.total - w.done AS remaining, w.started_at, r.per_second,
        make_interval(secs => (w.total - w.done) / nullif(r.per_second, 0)) AS time_left
 FROM insta_ids_internal.work w
@@ -25,16 +12,14 @@ JOIN pg_stat_activity a ON a.pid = w.pid
 CROSS JOIN LATERAL (
     SELECT round(w.done / nullif(extract(epoch FROM w.updated_at - w.started_at), 0), 1)::float8 AS per_second
 ) r;
-
-CREATE FUNCTION insta_ids.limit_catalog_cache() RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'limit_catalog_cache_wrapper';
+COMMENT ON VIEW insta_ids.progress IS 'how far the calls of create_shards, migrate and check_rows are that run now';
 
 -- Refuses what is no range of shards, or no size of a batch.
-CREATE FUNCTION insta_ids.check_range(first integer, last integer, batch integer) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_range(first integer, last integer, batch integer) RETURNS void
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids.configured(), insta_ids.schema_of(first), insta_ids.schema_of(last);
+    PERFORM insta_ids_internal.require_config(), insta_ids.schema_of(first), insta_ids.schema_of(last);
     IF first > last THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -48,7 +33,7 @@ END
 $$;
 
 -- Commits, and begins a transaction that sees what others have done since, with a safe search_path.
-CREATE PROCEDURE insta_ids.new_transaction()
+CREATE OR REPLACE PROCEDURE insta_ids_internal.new_transaction()
     LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -60,7 +45,7 @@ $$;
 
 -- Ends a batch of who works through `total` shards, of which so many are done; the first call comes before the first
 -- shard. Leaves a new transaction with a safe search_path.
-CREATE PROCEDURE insta_ids.commit_batch(command text, total integer, done integer, failed integer)
+CREATE OR REPLACE PROCEDURE insta_ids_internal.commit_batch(command text, total integer, done integer, failed integer)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -84,8 +69,8 @@ BEGIN
         DELETE FROM insta_ids_internal.work w WHERE w.pid = pg_backend_pid();
     END IF;
 
-    CALL insta_ids.new_transaction();
-    PERFORM insta_ids.limit_catalog_cache();
+    CALL insta_ids_internal.new_transaction();
+    PERFORM insta_ids_internal.limit_catalog_cache();
     IF done = total THEN
         RAISE NOTICE '%: % of % shards in % s', command, done, total,
             round(extract(epoch FROM clock_timestamp() - statement_timestamp()), 1);
@@ -99,7 +84,7 @@ $$;
 
 -- How many locks the server has for sure, as it reckons: for each process that can have a transaction, and each prepared
 -- transaction, so many.
-CREATE FUNCTION insta_ids.lock_capacity() RETURNS bigint
+CREATE OR REPLACE FUNCTION insta_ids_internal.lock_capacity() RETURNS bigint
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT pg_catalog.current_setting('max_locks_per_transaction')::bigint * pg_catalog.sum(s.setting::bigint)::bigint
@@ -112,11 +97,11 @@ BEGIN ATOMIC
 END;
 
 -- Refuses a batch for which the server has too few locks, after the first shard of it.
-CREATE FUNCTION insta_ids.check_locks(batch integer) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_locks(batch integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    room CONSTANT bigint := insta_ids.lock_capacity();
+    room CONSTANT bigint := insta_ids_internal.lock_capacity();
     own bigint;
     others bigint;
 BEGIN
@@ -134,4 +119,3 @@ BEGIN
     END IF;
 END
 $$;
-SET LOCAL search_path = @extschema@, pg_temp;

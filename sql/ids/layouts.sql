@@ -1,4 +1,4 @@
--- The type id_layout, before all functions that use it.
+-- Layouts: the type id_layout, before everything that uses it. Part of the state: a type cannot be created again.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE TYPE @extschema@.id_layout;
@@ -43,4 +43,14 @@ CREATE OPERATOR CLASS @extschema@.id_layout_ops DEFAULT FOR TYPE @extschema@.id_
     OPERATOR 1 @extschema@.=,
     FUNCTION 1 @extschema@.id_layout_hash(@extschema@.id_layout),
     FUNCTION 2 @extschema@.id_layout_hash_extended(@extschema@.id_layout, bigint);
-SET LOCAL search_path = @extschema@, pg_temp;
+COMMENT ON TYPE @extschema@.id_layout IS 'what an id is made of: the widths of its fields, its epoch, its unit of time';
+COMMENT ON FUNCTION @extschema@.id_layout_in(cstring) IS 'I/O of layouts';
+COMMENT ON FUNCTION @extschema@.id_layout_out(@extschema@.id_layout) IS 'I/O of layouts';
+COMMENT ON FUNCTION @extschema@.id_layout_recv(internal) IS 'I/O of layouts';
+COMMENT ON FUNCTION @extschema@.id_layout_send(@extschema@.id_layout) IS 'I/O of layouts';
+COMMENT ON FUNCTION @extschema@.id_layout_eq(@extschema@.id_layout, @extschema@.id_layout) IS 'comparison of layouts';
+COMMENT ON FUNCTION @extschema@.id_layout_ne(@extschema@.id_layout, @extschema@.id_layout) IS 'comparison of layouts';
+COMMENT ON FUNCTION @extschema@.id_layout_hash(@extschema@.id_layout) IS 'hash of a layout';
+COMMENT ON FUNCTION @extschema@.id_layout_hash_extended(@extschema@.id_layout, bigint) IS 'hash of a layout';
+COMMENT ON OPERATOR @extschema@.=(@extschema@.id_layout, @extschema@.id_layout) IS 'equal';
+COMMENT ON OPERATOR @extschema@.<>(@extschema@.id_layout, @extschema@.id_layout) IS 'not equal';

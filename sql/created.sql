@@ -1,0 +1,70 @@
+-- What happens once, when the extension is created. The triggers are here because PostgreSQL cannot replace triggers of these
+-- kinds: an update that changes one drops and creates it.
+
+CREATE EVENT TRIGGER insta_ids_refuse_ddl_at_start ON ddl_command_start
+    WHEN TAG IN ('ALTER TABLE', 'CREATE INDEX', 'DROP INDEX') EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start();
+CREATE EVENT TRIGGER insta_ids_refuse_ddl ON ddl_command_end EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards();
+CREATE EVENT TRIGGER insta_ids_refuse_drop ON sql_drop EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards();
+COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl IS 'refuses to alter objects of a shard that is fenced or moves';
+COMMENT ON EVENT TRIGGER insta_ids_refuse_drop IS 'refuses to drop objects of a shard that is fenced or moves';
+COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_at_start IS
+    'refuses statements with CONCURRENTLY in a shard that is fenced or moves';
+
+CREATE CONSTRAINT TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids_internal.map
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.notify_map();
+
+-- The first lease. It is later than every id that other databases of this server have, or that this database had before
+-- the extension was dropped.
+DO $$
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 170000
+        OR 'insta_ids' = ANY (
+            pg_catalog.regexp_split_to_array(pg_catalog.current_setting('shared_preload_libraries'), $re$[\s,"/]+$re$))
+    THEN
+        PERFORM insta_ids.advance_clock('1970-01-01');
+    END IF;
+END
+$$;
+
+-- Takes away whatever ALTER DEFAULT PRIVILEGES gave to others. An update does not: by then administrators have granted
+-- privileges of their own.
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        WITH schemas AS (
+            SELECT oid, nspname, nspowner, nspacl FROM pg_namespace WHERE nspname IN ('insta_ids', 'insta_ids_internal')
+        )
+        SELECT format('REVOKE ALL ON %s FROM %s', object, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+        FROM (
+            SELECT format('SCHEMA %I', nspname), nspowner, nspacl FROM schemas
+            UNION ALL
+            SELECT format(CASE relkind WHEN 'S' THEN 'SEQUENCE %s' ELSE '%s' END, oid::regclass), relowner, relacl
+            FROM pg_class WHERE relnamespace IN (SELECT oid FROM schemas)
+            UNION ALL
+            SELECT format('ROUTINE %s', oid::regprocedure), proowner, coalesce(proacl, acldefault('f', proowner))
+            FROM pg_proc WHERE pronamespace IN (SELECT oid FROM schemas)
+        ) o (object, owner, acl), aclexplode(acl)
+        WHERE grantee <> owner
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END
+$$;
+
+-- Whoever may create functions beside next_id can have others call them instead.
+DO $$
+DECLARE
+    roles CONSTANT text := (
+        SELECT insta_ids_internal.creators(n.nspname)
+        FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'insta_ids');
+BEGIN
+    IF roles IS NOT NULL THEN
+        RAISE WARNING USING
+            MESSAGE = format('roles that are no superusers may create objects in schema %s of insta_ids', '@extschema@'),
+            DETAIL = format('They are: %s. A function of theirs can be taken for one of the extension.', roles),
+            HINT = 'Create the extension in a schema of its own: CREATE SCHEMA ids; CREATE EXTENSION insta_ids SCHEMA ids.';
+    END IF;
+END
+$$;

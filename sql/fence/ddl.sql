@@ -1,0 +1,113 @@
+-- Event triggers: nobody alters the objects of a shard that is fenced or moves.
+
+-- The schemas of shards that move or are fenced, as they are now, whatever the transaction's snapshot is.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fenced_schemas() RETURNS TABLE (shard integer, schema text)
+    VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'fenced_schemas_wrapper';
+
+-- Refuses whoever alters what is in a shard that moves or is fenced.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    shards integer[];
+    schemas text[];
+    altered record;
+BEGIN
+    -- Most DDL ends here, and does not need the library.
+    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.fence)
+    THEN
+        RETURN;
+    END IF;
+    -- Before PostgreSQL 16, a superuser may have to become the owner of what has come, as check_owners says.
+    SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids_internal.fenced_schemas() f
+    WHERE current_setting('server_version_num')::integer >= 160000
+        OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE f.shard = ANY (m.shards) AND m.step = 'prepared')
+        OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user);
+    -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
+    IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
+        AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+    THEN
+        RETURN;
+    END IF;
+    IF TG_EVENT = 'sql_drop' THEN
+        SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
+        FROM pg_event_trigger_dropped_objects() d
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema
+            = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
+        WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
+    ELSE
+        SELECT f.shard, c.object_type || ' ' || c.object_identity AS object INTO altered
+        FROM pg_event_trigger_ddl_commands() c
+        -- What has no schema of its own.
+        LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
+        LEFT JOIN pg_rewrite r ON c.classid = 'pg_rewrite'::regclass AND r.oid = c.objid
+        LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
+        LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
+        LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
+        -- A table that is in another schema now.
+        LEFT JOIN pg_trigger g
+            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
+            OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
+            OR encode(g.tgargs, 'escape') = f.shard || $end$\000$end$
+        WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
+            AND c.object_type <> 'publication relation' LIMIT 1;
+    END IF;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
+            DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
+            HINT = CASE
+                WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
+                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
+                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+    ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
+        PERFORM insta_ids_internal.require_no_outside_children(shards);
+    END IF;
+END
+$$;
+
+-- Refuses a statement with CONCURRENTLY in a shard that moves or is fenced before it begins: it commits before it ends, so
+-- what keep_fenced refuses of it stays half done. There is no transaction block around it, and no function: it is what the
+-- client has sent.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    schemas pg_catalog.text[];
+    altered pg_catalog.int4;
+BEGIN
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.fence) THEN
+        RETURN;
+    END IF;
+    -- From here on to the next such line, nothing may be called that is not qualified.
+    BEGIN
+        schemas := ARRAY(
+            SELECT coalesce(s.schema, n.nspname::pg_catalog.text)
+            FROM insta_ids_internal.statements(pg_catalog.current_query()) s
+            CROSS JOIN LATERAL pg_catalog.unnest(s.alters) a (name)
+            LEFT JOIN pg_catalog.pg_class c
+                ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.quote_ident(a.name))::pg_catalog.oid
+            LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+            WHERE s.kind OPERATOR(pg_catalog.=) 'concurrent');
+    EXCEPTION
+        -- The text may have changed how it is read, and then it is none of these statements.
+        WHEN OTHERS THEN RETURN;
+    END;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    altered := (SELECT min(f.shard) FROM insta_ids_internal.fenced_schemas() f WHERE f.schema = ANY (schemas));
+    IF altered IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
+            HINT = CASE
+                WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered AND f.to_node IS NULL)
+                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered)
+                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+    END IF;
+    PERFORM set_config('search_path', path, true);
+END
+$$;

@@ -1,0 +1,41 @@
+-- The clock, and what the server counted about its ids.
+
+CREATE OR REPLACE FUNCTION insta_ids.clock()
+    RETURNS TABLE (system_time timestamptz, id_time timestamptz, ahead interval, lease timestamptz)
+    VOLATILE PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'clock_wrapper';
+COMMENT ON FUNCTION insta_ids.clock() IS 'the clock, the time of ids, how far that is ahead, and the lease';
+
+CREATE OR REPLACE FUNCTION insta_ids.advance_clock(until timestamptz) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'advance_clock_wrapper';
+COMMENT ON FUNCTION insta_ids.advance_clock(timestamptz) IS 'lets no later id of the server be older than until';
+
+CREATE OR REPLACE FUNCTION insta_ids.reset_clock() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'reset_clock_wrapper';
+COMMENT ON FUNCTION insta_ids.reset_clock() IS 'sets the time of ids back to the clock, after that had run ahead';
+
+-- Figures behind the view stat_ids.
+CREATE OR REPLACE FUNCTION insta_ids_internal.stat_get_ids()
+    RETURNS TABLE (
+        ids bigint, pushed bigint, waits bigint, wait_time interval,
+        step_backs bigint, largest_step_back interval, stats_reset timestamptz
+    )
+    VOLATILE PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'stat_get_ids_wrapper';
+
+CREATE OR REPLACE FUNCTION insta_ids.stat_reset() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'stat_reset_wrapper';
+COMMENT ON FUNCTION insta_ids.stat_reset() IS 'begins the figures of stat_ids anew';
+
+-- Waits by a clock that nobody sets.
+CREATE OR REPLACE FUNCTION insta_ids_internal.wait_ms(ms integer) RETURNS void
+    VOLATILE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'wait_ms_wrapper';
+
+-- Milliseconds of a clock that nobody sets, the same in all sessions of the server.
+CREATE OR REPLACE FUNCTION insta_ids_internal.steady_ms() RETURNS bigint
+    VOLATILE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'steady_ms_wrapper';
+
+-- Cancels the statement that runs after so many milliseconds, but with 0 never. With NULL, statement_timeout holds again.
+CREATE OR REPLACE FUNCTION insta_ids_internal.limit_statement(ms integer) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'limit_statement_wrapper';
+
+CREATE OR REPLACE VIEW insta_ids.stat_ids AS SELECT * FROM insta_ids_internal.stat_get_ids();
+COMMENT ON VIEW insta_ids.stat_ids IS 'what the server counted about its ids';

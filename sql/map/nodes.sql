@@ -1,0 +1,168 @@
+-- The map: which server has which shards. It says where to look for a shard; what stops writers is a fence.
+
+CREATE OR REPLACE FUNCTION insta_ids.this_node() RETURNS text
+    STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'this_node_wrapper';
+COMMENT ON FUNCTION insta_ids.this_node() IS 'name of this server''s node, NULL if it has none';
+
+-- Has all sessions read the map and the fences again.
+CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'forget_map_wrapper';
+
+-- Raises the error of a shard that is not written to here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_shard(shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_wrapper';
+
+-- The timeline that this server writes, NULL on a standby: a promotion begins a new one.
+CREATE OR REPLACE FUNCTION insta_ids_internal.timeline() RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'timeline_wrapper';
+
+-- The name of this server's node.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_node() RETURNS name
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    node name := insta_ids.this_node();
+BEGIN
+    IF node IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'this server has no name among the nodes',
+            HINT = 'Set insta_ids.node in postgresql.conf, and restart the server.';
+    END IF;
+    RETURN node;
+END
+$$;
+
+-- Gives the map a new version when its tables change.
+CREATE OR REPLACE FUNCTION insta_ids_internal.bump_map_version() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.forget_map();
+    IF TG_TABLE_NAME = 'node' THEN
+        PERFORM insta_ids_internal.require_safe_dsn(n.dsn) FROM insta_ids_internal.node n;
+    END IF;
+    -- Rows that come alone are a dump's, which brings the version, too.
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO insta_ids_internal.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.node
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
+CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.assignment
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
+
+-- Notifies of the version that the transaction leaves. Listeners are told once, as equal notifications of a transaction are
+-- one. By the time that a transaction commits, its role may be another one than the role that changed the map.
+CREATE OR REPLACE FUNCTION insta_ids_internal.notify_map() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.forget_map(), pg_notify('insta_ids_map', m.version::text) FROM insta_ids_internal.map m;
+    RETURN NULL;
+END
+$$;
+
+-- What a node's connection string must not be.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_safe_dsn(dsn text) RETURNS void
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- Or a port, in a URI.
+    names_host CONSTANT boolean := dsn ~* $re$(^|[^a-z_])host\s*=$re$ OR dsn ~ '^postgres(ql)?://([^/@]*@)?[^/?@]+([/?]|$)';
+BEGIN
+    -- Wherever libpq would take one from: a parameter, also behind a quote or of a URI, where its name could be in an escape;
+    -- or what is behind the user's name there.
+    IF dsn ~* $re$(^|[^a-z_])(password|sslpassword|scram_client_key|scram_server_key|oauth_client_secret)\s*=$re$
+        OR dsn ~ '^postgres(ql)?://' AND (dsn ~ '^[^:]*://[^/@]*:[^/@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'connection string has a password',
+            DETAIL = 'The map is read by everybody.',
+            HINT = 'Name a passfile or a service in it, which the servers'' own user can read, or use another way to authenticate.';
+    ELSIF dsn ~* $re$(^|[^a-z_])hostaddr\s*=$re$ AND (names_host OR dsn ~* $re$(^|[^a-z_])service\s*=$re$)
+        OR dsn ~* $re$(^|[^a-z_])service\s*=$re$ AND (names_host OR dsn ~* $re$(^|[^a-z_])port\s*=$re$)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'connection string says twice where the server is',
+            DETAIL = 'libpq would send the password that a passfile or the service has for the one to the other.',
+            HINT = 'Name a host, a hostaddr or a service, and beside a service no port.';
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.add_node(node name, dsn text, ord integer DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(node, '') = '' THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'name of a node is empty';
+    ELSIF dsn IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'connection string must be given';
+    END IF;
+    LOCK TABLE insta_ids_internal.node IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (
+        SELECT FROM insta_ids_internal.node n
+        WHERE (n.node, n.dsn, n.ord) = (add_node.node, add_node.dsn, coalesce(add_node.ord, n.ord)))
+    THEN
+        RETURN;
+    ELSIF EXISTS (SELECT FROM insta_ids_internal.node n WHERE n.ord = add_node.ord AND n.node <> add_node.node) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'unique_violation',
+            MESSAGE = format('another node has the number %s', ord);
+    END IF;
+    INSERT INTO insta_ids_internal.node AS n
+    VALUES (add_node.node, add_node.dsn,
+        coalesce(add_node.ord, (SELECT m.ord FROM insta_ids_internal.node m WHERE m.node = add_node.node),
+            (SELECT coalesce(max(m.ord) + 1, 0) FROM insta_ids_internal.node m)))
+    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE SET dsn = excluded.dsn, ord = excluded.ord;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.add_node(name, text, integer) IS 'adds a server to the map, or changes how to connect to it';
+
+CREATE OR REPLACE FUNCTION insta_ids.drop_node(node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    assigned record;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed('a node cannot be dropped');
+    LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    SELECT a.first, a.last INTO assigned FROM insta_ids_internal.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('node "%s" has shards', node),
+            DETAIL = format('It has those from %s to %s.', assigned.first, assigned.last),
+            HINT = 'Move them first, or assign them to another node if they are there.';
+    ELSIF EXISTS (SELECT FROM insta_ids_internal.move m WHERE drop_node.node IN (m.from_node, m.to_node)) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shards move from or to node "%s"', node),
+            HINT = 'See insta_ids.moves.';
+    END IF;
+    DELETE FROM insta_ids_internal.node n WHERE n.node = drop_node.node;
+    IF NOT FOUND THEN
+        PERFORM insta_ids_internal.require_node(node);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.drop_node(name) IS 'takes a server that has no shards from the map';
+
+-- Refuses a node that is not on the map.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_node(node name) RETURNS void
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.node n WHERE n.node = require_node.node) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('node "%s" does not exist', node),
+            HINT = 'Add it with insta_ids.add_node().';
+    END IF;
+END
+$$;

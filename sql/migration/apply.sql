@@ -1,0 +1,296 @@
+-- Applying migrations to shards.
+
+-- Notes how the transactions of this session end.
+CREATE OR REPLACE FUNCTION insta_ids_internal.note_transactions(failed boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'note_transactions_wrapper';
+
+-- Whether a transaction was committed since note_transactions, and none failed; NULL if it was not called.
+CREATE OR REPLACE FUNCTION insta_ids_internal.transactions_committed() RETURNS boolean
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'transactions_committed_wrapper';
+
+-- The search_path of a migration in a shard: the shard's schema, the extension's if nobody else may create functions in it
+-- that could be taken for its own, and the caller's.
+CREATE OR REPLACE FUNCTION insta_ids_internal.path_of(schema name, path text) RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        SELECT concat_ws(', ', quote_ident(schema),
+            CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL THEN quote_ident(n.nspname) END, nullif(path, ''))
+        FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+        WHERE e.extname = 'insta_ids');
+END
+$$;
+
+-- Refuses to run in a shard what would run elsewhere: where its schema cannot be used, so that search_path passes it
+-- over; or where it lacks a relation that the path has further down. The relations that are there keep their names until
+-- the transaction ends.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_path(schema name, path text, alters text[]) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation text;
+    held oid;
+    elsewhere record;
+BEGIN
+    IF NOT has_schema_privilege(schema, 'USAGE') THEN
+        RAISE insufficient_privilege USING MESSAGE = format('permission denied for schema %s', schema);
+    END IF;
+    FOREACH relation IN ARRAY alters LOOP
+        held := to_regclass(format('%I.%I', schema, relation));
+        WHILE held IS NOT NULL LOOP
+            PERFORM insta_ids_internal.hold_name(held);
+            -- Another session may have renamed it while this one waited for the lock.
+            EXIT WHEN held = to_regclass(format('%I.%I', schema, relation));
+            held := to_regclass(format('%I.%I', schema, relation));
+        END LOOP;
+        CONTINUE WHEN held IS NOT NULL;
+        PERFORM set_config('search_path', path, true);
+        SELECT n.nspname INTO elsewhere
+        FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+        WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.quote_ident(relation))::pg_catalog.oid
+            AND c.relpersistence OPERATOR(pg_catalog.<>) 't';
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        IF elsewhere.nspname IS NOT NULL THEN
+            RAISE undefined_table USING
+                MESSAGE = format('relation "%s" does not exist in schema "%s"', relation, schema),
+                DETAIL = format('There is one in schema "%s", which every shard would alter.', elsewhere.nspname);
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Applies to a shard what it lacks, in order, each migration entirely or not at all, until one fails. To a new shard,
+-- where there is nobody to wait for, also what says CONCURRENTLY.
+CREATE OR REPLACE FUNCTION insta_ids_internal.apply_migrations(
+        shard integer, path text, new boolean,
+        OUT failed integer, OUT name text, OUT statement integer,
+        OUT code text, OUT message text, OUT detail text, OUT hint text)
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema name := insta_ids.schema_of(shard);
+    shard_path text := insta_ids_internal.path_of(schema, path);
+    role CONSTANT text := current_setting('role');
+    acting text;
+    migration insta_ids_internal.migration;
+    next record;
+    applying xid;
+    defaults bigint;
+    unchecked record;
+BEGIN
+    -- Locked, so that what is applied is what is recorded: nobody replaces it meanwhile.
+    FOR migration IN
+        SELECT * FROM insta_ids_internal.migration m
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids_internal.shard_migration s
+            WHERE s.shard = apply_migrations.shard AND s.migration = m.number AND s.message IS NULL)
+        ORDER BY m.number FOR SHARE OF m
+    LOOP
+        EXIT WHEN NOT (migration.transactional OR new);
+        PERFORM insta_ids_internal.require_trusted_author(migration);
+        statement := 1;
+        BEGIN
+            INSERT INTO insta_ids_internal.shard_migration (shard, migration) VALUES (apply_migrations.shard, migration.number)
+            ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
+            SET at = excluded.at, statement = NULL, sqlstate = NULL, message = NULL
+            RETURNING xmin INTO applying;
+            acting := role;
+            defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
+            FOR next IN
+                SELECT s.number, coalesce(s.at_once, s.statement) AS statement, s.alters
+                FROM insta_ids_internal.statements(migration.ddl) WITH ORDINALITY
+                    s (statement, kind, at_once, schema, alters, makes, number)
+                ORDER BY s.number
+            LOOP
+                statement := next.number;
+                IF next.number = 1 OR cardinality(next.alters) > 0 THEN
+                    PERFORM insta_ids_internal.require_own_path(schema, shard_path, next.alters);
+                END IF;
+                IF acting <> role THEN
+                    PERFORM set_config('role', acting, true);
+                END IF;
+                -- From here on to the next such line, nothing may be called that is not qualified.
+                PERFORM set_config('search_path', shard_path, true);
+                EXECUTE next.statement;
+                PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+                -- A role that it took on is for its own statements.
+                acting := current_setting('role');
+                IF acting <> role THEN
+                    PERFORM set_config('role', role, true);
+                END IF;
+            END LOOP;
+            statement := NULL;
+            -- Where no default was made, there is no new one to look for.
+            IF migration.check_ids AND (
+                pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
+                OR current_setting('track_counts') = 'off')
+            THEN
+                FOR unchecked IN
+                    SELECT * FROM insta_ids_internal.minting_columns(ARRAY[shard], applying) m WHERE m."check" IS NULL
+                LOOP
+                    EXECUTE format('ALTER TABLE %s ADD CHECK (%s)', unchecked.relation, unchecked.expression);
+                END LOOP;
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
+                detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+            failed := migration.number;
+            name := migration.name;
+            RETURN;
+        END;
+    END LOOP;
+END
+$$;
+
+-- Refuses shards whose schemas Citus distributes, if a migration that they lack makes a table. Citus distributes a table
+-- when the client itself sends CREATE TABLE, and leaves on this node what a function creates.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_distributed(shards integer[], hint text) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    distributed oid[];
+    stuck record;
+BEGIN
+    IF to_regclass('pg_catalog.pg_dist_schema') IS NULL THEN
+        RETURN;
+    END IF;
+    EXECUTE 'SELECT array_agg(d.schemaid) FROM pg_catalog.pg_dist_schema d' INTO distributed;
+    WITH made AS MATERIALIZED (
+        SELECT m.number, m.name, s.makes
+        FROM insta_ids_internal.migration m CROSS JOIN LATERAL insta_ids_internal.statements(m.ddl) s
+        WHERE s.makes IS NOT NULL
+    )
+    SELECT m.name, m.makes, s.schema INTO stuck
+    FROM insta_ids_internal.shard_schema s
+    JOIN insta_ids.migration_status a ON a.shard = s.shard AND a.state <> 'applied'
+    JOIN made m ON m.number = a.number
+    WHERE s.shard = ANY (shards) AND s.oid = ANY (distributed)
+        AND to_regclass(format('%I.%I', s.schema, m.makes)) IS NULL
+    ORDER BY s.shard, m.number LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migration "%s" would create table "%s" on this node only', stuck.name, stuck.makes),
+            DETAIL = format('Citus distributes schema "%s", but no table that a function creates in it.', stuck.schema),
+            HINT = hint;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.migrate(
+        first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    todo integer[];
+    number integer;
+    outcome pg_catalog.record;
+    first_failed integer;
+    first_failure pg_catalog.record;
+    waiting pg_catalog.record;
+    done integer := 0;
+    failed integer := 0;
+    busy integer := 0;
+    -- Shards of the batch so far.
+    held integer := 0;
+    budget_known boolean := false;
+BEGIN
+    -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
+    CALL insta_ids_internal.new_transaction();
+    PERFORM insta_ids_internal.require_range(first, last, batch), set_config('lock_timeout', lock_timeout, true);
+    todo := ARRAY(
+        SELECT DISTINCT s.shard FROM insta_ids.migration_status s
+        WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
+        ORDER BY s.shard);
+    PERFORM insta_ids_internal.require_trusted_author(m)
+    FROM insta_ids_internal.migration m
+    WHERE m.number IN (SELECT s.number FROM insta_ids.migration_status s WHERE s.state <> 'applied' AND s.shard = ANY (todo))
+    ORDER BY m.number;
+    PERFORM insta_ids_internal.require_not_distributed(todo,
+        'Create it first in each shard''s schema by CREATE TABLE IF NOT EXISTS, sent by the client itself.'::text);
+    CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
+
+    FOREACH number IN ARRAY todo LOOP
+        LOOP
+            -- What another session migrates is left to it, and what moves or is fenced to who opens it.
+            PERFORM FROM insta_ids_internal.shard s
+            WHERE s.shard = number AND NOT EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = s.shard)
+            FOR NO KEY UPDATE SKIP LOCKED;
+            -- The statement above may have begun before the shard was fenced.
+            IF NOT FOUND OR EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = number) THEN
+                busy := busy + 1;
+                EXIT;
+            END IF;
+            PERFORM set_config('lock_timeout', CASE held WHEN 0 THEN lock_timeout ELSE '10ms' END, true);
+            SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(number, path, false);
+            IF outcome.failed IS NULL THEN
+                held := held + 1;
+                EXIT;
+            ELSIF outcome.code <> '55P03' OR held = 0 THEN
+                failed := failed + 1;
+                IF failed = 1 THEN
+                    first_failed := number;
+                    first_failure := outcome;
+                END IF;
+                held := held + 1;
+                INSERT INTO insta_ids_internal.shard_migration
+                VALUES (number, outcome.failed, clock_timestamp(), outcome.statement, outcome.code, outcome.message)
+                ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
+                SET at = excluded.at, statement = excluded.statement,
+                    sqlstate = excluded.sqlstate, message = excluded.message;
+                EXIT;
+            END IF;
+            -- It waits for a lock by itself: those who use the shards of this batch do not wait with it.
+            CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
+            held := 0;
+        END LOOP;
+        done := done + 1;
+        IF NOT budget_known AND held > 0 THEN
+            PERFORM insta_ids_internal.require_locks(least(batch, cardinality(todo)));
+            budget_known := true;
+        END IF;
+        IF held >= batch AND done < cardinality(todo) THEN
+            CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
+            held := 0;
+        END IF;
+    END LOOP;
+    IF cardinality(todo) > 0 THEN
+        CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
+    END IF;
+
+    FOR waiting IN
+        SELECT m.name, count(*) AS shards
+        FROM (
+            SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
+            WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
+            GROUP BY s.shard
+        ) next
+        JOIN insta_ids_internal.migration m ON m.number = next.number AND NOT m.transactional
+        GROUP BY m.name
+    LOOP
+        RAISE NOTICE USING
+            MESSAGE = format('migration "%s" waits, as it cannot run in a transaction', waiting.name),
+            DETAIL = format('Shards for which it is next: %s.', waiting.shards),
+            HINT = format($hint$In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec$hint$, waiting.name);
+    END LOOP;
+    IF busy > 0 THEN
+        RAISE NOTICE 'shards left to another session, or fenced: %', busy;
+    END IF;
+    IF failed > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = first_failure.code,
+            MESSAGE = format('%s of %s shards could not be migrated', failed, cardinality(todo)),
+            DETAIL = format('The first is shard %s, at %s of migration "%s": %s', first_failed,
+                coalesce('statement ' || first_failure.statement, 'the CHECKs'), first_failure.name,
+                first_failure.message),
+            HINT = 'The others are migrated. See insta_ids.migration_status, and call again to migrate the rest.';
+    END IF;
+    -- In a transaction that goes on, as that of a procedure which called this one, the path is the caller's again.
+    PERFORM set_config('search_path', path, true);
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, text) IS
+    'applies to each shard of a range the migrations that it lacks';

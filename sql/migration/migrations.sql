@@ -1,0 +1,252 @@
+-- Migrations: DDL that every shard gets.
+
+CREATE OR REPLACE VIEW insta_ids.migration_status AS
+SELECT m.number, m.name, s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema,
+       CASE WHEN a.shard IS NULL THEN 'pending' WHEN a.message IS NULL THEN 'applied' ELSE 'failed' END AS state,
+       a.at, a.statement, a.sqlstate, a.message
+FROM insta_ids_internal.shard s
+CROSS JOIN insta_ids_internal.migration m
+LEFT JOIN insta_ids_internal.shard_migration a ON a.shard = s.shard AND a.migration = m.number;
+COMMENT ON VIEW insta_ids.migration_status IS 'each migration in each shard: applied, pending, or failed and with what';
+
+-- Keeps a migration that was applied from being changed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_migration_change() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    applied record;
+BEGIN
+    -- Taken over by another role, it is what it was.
+    IF to_jsonb(NEW) - '{added_at,added_by}'::text[] = to_jsonb(OLD) - '{added_at,added_by}'::text[] THEN
+        RETURN NEW;
+    END IF;
+    PERFORM insta_ids_internal.require_read_committed('a migration cannot be replaced');
+    SELECT count(*) AS shards, min(s.shard) AS first INTO applied
+    FROM insta_ids_internal.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
+    IF applied.shards > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migration "%s" is already applied', OLD.name),
+            DETAIL = format('Shards that have it: %s. The first is shard %s.', applied.shards, applied.first),
+            HINT = 'Add another one that changes what this one made.';
+    END IF;
+    DELETE FROM insta_ids_internal.shard_migration s WHERE s.migration = OLD.number;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+CREATE OR REPLACE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids_internal.migration
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_migration_change();
+
+-- Makes who writes a migration its author, and lets nobody write one of a role that the writer cannot act as. The rights
+-- that a migration runs with depend on it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_author() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles r WHERE r.rolname = OLD.added_by AND NOT pg_has_role(r.oid, 'USAGE')) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
+            DETAIL = 'Only roles that have the rights of that role can replace it, take it over or remove it.';
+    -- A superuser restores what others added.
+    ELSIF TG_OP <> 'DELETE' AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        NEW.added_by := current_user;
+        NEW.number := CASE TG_OP WHEN 'UPDATE' THEN OLD.number ELSE (
+            SELECT coalesce(max(m.number), 0) + 1 FROM insta_ids_internal.migration m) END;
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+CREATE OR REPLACE TRIGGER require_author BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.migration
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_author();
+ALTER TABLE insta_ids_internal.migration ENABLE ALWAYS TRIGGER require_author;
+
+-- Whether a migration that this role added may run with the caller's rights: if the role has them all anyway. Statements can
+-- go back from the role that a session has set to the one that it began with, so that one counts, too, if it is a superuser.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_trusted(author name) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM pg_roles r
+        WHERE r.rolname = author AND NOT EXISTS (
+            SELECT FROM pg_roles c
+            WHERE c.rolname = current_user AND NOT pg_has_role(r.oid, c.oid, 'USAGE')
+                OR c.rolname IN (current_user, session_user) AND c.rolsuper AND NOT r.rolsuper));
+END
+$$;
+
+-- Refuses a migration of a role that lacks the caller's rights.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_author(migration insta_ids_internal.migration) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT insta_ids_internal.is_trusted(migration.added_by) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('migration "%s" was added by role "%s"', migration.name, migration.added_by),
+            DETAIL = 'Its statements would run with your rights.',
+            HINT = format('Read it in insta_ids_internal.migration. Then add it with the same text as a superuser: SELECT insta_ids.add_migration(%L, ...).',
+                migration.name);
+    END IF;
+END
+$$;
+
+-- `kind` is ordinary, transaction control, session setting or concurrent; `at_once` is a concurrent statement as it can
+-- run in a transaction, where nobody else is; `schema` one that it names for what it makes or alters; `alters` has the
+-- relations, named without a schema, that it alters; `makes` is a table that it makes, if that is neither a partition nor
+-- temporary.
+CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
+    RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[], makes text)
+    STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
+
+CREATE OR REPLACE FUNCTION insta_ids.add_migration(
+        name text, ddl text, transactional boolean DEFAULT true, check_ids boolean DEFAULT true)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config insta_ids.config := insta_ids_internal.require_config();
+    most CONSTANT integer := 1000000;
+    -- A shard's schema before a dot, wherever it stands.
+    shard_schema text := format($re$(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.$re$,
+        regexp_replace(replace(config.prefix, '"', '""'), $re$(\W)$re$, $re$\\\1$re$, 'g'));
+    next record;
+    statements integer := 0;
+BEGIN
+    IF octet_length(name) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'name of a migration is empty or too long',
+            DETAIL = format('It has %s bytes, and can have 1 to 255.', octet_length(name));
+    ELSIF octet_length(ddl) > most THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'program_limit_exceeded',
+            MESSAGE = format('migration "%s" is too long', name),
+            DETAIL = format('It has %s bytes, and can have %s.', octet_length(ddl), most),
+            HINT = 'Add it as several.';
+    END IF;
+
+    FOR next IN
+        SELECT s.kind, coalesce(s.schema, m.schema) AS schema
+        FROM insta_ids_internal.statements(ddl) s
+        LEFT JOIN LATERAL (
+            SELECT replace(r[1], '""', '"') AS schema
+            FROM regexp_matches(s.statement, shard_schema, 'gi') r
+            WHERE r[2]::integer < config.shards LIMIT 1
+        ) m ON true
+    LOOP
+        statements := statements + 1;
+        IF next.kind = 'transaction control' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" begins or ends a transaction', statements, name),
+                HINT = 'Leave it out: a migration is applied to a shard entirely or not at all.';
+        ELSIF next.kind = 'session setting' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" sets something for the session', statements, name),
+                HINT = 'Use SET LOCAL, or leave it out: search_path is set for each statement.';
+        ELSIF next.kind = 'concurrent' AND transactional THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" cannot run in a transaction', statements, name),
+                HINT = 'Leave out CONCURRENTLY, or add the statement by itself with transactional => false.';
+        ELSIF NOT transactional AND (next.kind <> 'concurrent' OR statements > 1) THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('migration "%s" can run in a transaction', name),
+                DETAIL = 'With transactional => false, a migration is one statement with CONCURRENTLY.';
+        ELSIF next.schema IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('statement %s of migration "%s" names schema "%s"', statements, name, next.schema),
+                DETAIL = 'It would be run again for each shard.',
+                HINT = 'Leave the schema out: search_path begins with the shard''s.';
+        END IF;
+    END LOOP;
+    IF statements = 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('migration "%s" has no statement', name);
+    END IF;
+
+    LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = add_migration.name) THEN
+        INSERT INTO insta_ids_internal.migration
+        SELECT coalesce(max(m.number) + 1, 1), add_migration.name, add_migration.ddl,
+               add_migration.transactional, add_migration.check_ids
+        FROM insta_ids_internal.migration m;
+    ELSE
+        UPDATE insta_ids_internal.migration m
+        SET ddl = add_migration.ddl, transactional = add_migration.transactional,
+            check_ids = add_migration.check_ids, added_at = now(), added_by = current_user
+        WHERE m.name = add_migration.name
+            AND ((m.ddl, m.transactional, m.check_ids)
+                    <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids)
+                OR NOT insta_ids_internal.is_trusted(m.added_by));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean) IS 'records DDL that every shard is to get';
+
+-- Columns of shards whose default calls next_id, itself or through other functions, with the CHECK that keeps them to the
+-- shard, if there is one: all, or those that this transaction gave that default, not before its (sub)transaction
+-- `since`. What an heir has from a parent that is among them is left out.
+CREATE OR REPLACE FUNCTION insta_ids_internal.minting_columns(shards integer[], since xid DEFAULT NULL)
+    RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- Planning takes longer than running, so it is kept short: joined as it is written, once for all shards.
+    SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+    layout_argument CONSTANT text := insta_ids_internal.layout_argument(config.layout);
+    minting CONSTANT oid[] := insta_ids_internal.id_functions();
+    extension_schema CONSTANT text := insta_ids_internal.extension_schema();
+BEGIN
+    RETURN QUERY
+    WITH minting_columns AS (
+        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.conname
+        FROM unnest(shards) s (shard)
+        JOIN pg_namespace n ON n.nspname = (config.prefix || s.shard::text)::name
+        JOIN pg_depend m
+            ON m.refclassid = 'pg_namespace'::regclass AND m.refobjid = n.oid AND m.classid = 'pg_class'::regclass
+        JOIN pg_class c ON c.oid = m.objid AND c.relkind IN ('r', 'p', 'f')
+        JOIN pg_attrdef d ON d.adrelid = c.oid
+        JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
+        -- Aggregates, as the planner cannot begin with them: while shards are made, it knows nothing of how many
+        -- columns there are.
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE used AS (
+                SELECT 'pg_attrdef'::regclass::oid AS classid, d.oid AS objid
+                UNION
+                SELECT f.refclassid, f.refobjid FROM used u
+                JOIN pg_depend f ON f.classid = u.classid AND f.objid = u.objid AND f.refclassid = 'pg_proc'::regclass
+            )
+            SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
+        ) f
+        CROSS JOIN LATERAL format('(%s.id_shard(%s%s) = %s)', extension_schema,
+            format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname), layout_argument, s.shard)
+            e (expression)
+        CROSS JOIN LATERAL (
+            SELECT min(k.conname)::name AS conname FROM pg_constraint k
+            WHERE k.conrelid = c.oid AND k.contype = 'c' AND pg_get_expr(k.conbin, k.conrelid) = e.expression
+        ) k
+        -- The row is of this transaction if that is in progress and it can be seen nevertheless.
+        WHERE CASE
+                WHEN since IS NULL THEN true
+                WHEN age(d.xmin) <= age(since)
+                THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(d.xmin))::text::xid8) = 'in progress'
+                ELSE false
+            END
+            AND f.mints
+    )
+    SELECT m.shard, m.relation::regclass, m.attname, m.expression, m.conname
+    FROM minting_columns m
+    WHERE NOT EXISTS (
+        SELECT FROM pg_inherits h JOIN minting_columns p ON p.relation = h.inhparent AND p.attname = m.attname
+        WHERE h.inhrelid = m.relation);
+END
+$$;

@@ -1,0 +1,135 @@
+-- Moves, from the target: the copy is begun, and waited for.
+
+-- The second step: the source creates the replication slot, and this server the subscription that copies from it.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_slot(%L)', move));
+    PERFORM insta_ids_internal.move_subscribe(move);
+    CALL insta_ids_internal.new_transaction();
+END
+$$;
+
+-- The third step: waits until the copy is complete and at most `max_lag` bytes of WAL behind, on standbys of the source, too,
+-- if they are awaited. Then it analyzes the tables and compares the clocks: what is wrong there must not be found only when
+-- writers wait.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.await_copy(move name, from_node name, max_lag bigint, await_standbys boolean)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    -- How long the subscription may take to start, in milliseconds.
+    patience CONSTANT pg_catalog.int8 := (
+        SELECT greatest(15000, 3 * s.setting::bigint) FROM pg_catalog.pg_settings s WHERE s.name = 'wal_retrieve_retry_interval');
+    -- The subscription has come to this position of the source when it runs.
+    begun CONSTANT pg_catalog.pg_lsn := insta_ids_internal.ask_node('SELECT to_jsonb(pg_current_wal_flush_lsn())') #>> '{}';
+    -- When the subscription was last seen running, and progress was last reported, by the steady clock.
+    ran_at pg_catalog.int8 := insta_ids_internal.steady_ms();
+    reported_at pg_catalog.int8 := 0;
+    lag pg_catalog.int8;
+    standby pg_catalog.jsonb;
+    standbys pg_catalog.text[] := '{}';
+    table_slots pg_catalog.name[] := '{}';
+    relation pg_catalog.text;
+    lead pg_catalog.interval;
+BEGIN
+    LOOP
+        lag := insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_lag(%L))', move));
+        IF insta_ids_internal.move_copied(move) AND lag <= max_lag AND insta_ids_internal.has_applied(move, begun) THEN
+            EXIT WHEN NOT await_standbys;
+            -- A standby that was waited for must not be forgotten because its connection ends.
+            IF standby IS NOT NULL AND NOT standby ->> 'name' = ANY (standbys) THEN
+                standbys := standbys || (standby ->> 'name');
+            END IF;
+            standby := insta_ids_internal.ask_node(
+                format('SELECT insta_ids_internal.standby_behind(%L::bigint, %L::text[])', max_lag, standbys));
+            EXIT WHEN standby IS NULL;
+            PERFORM insta_ids_internal.require_connected(standby, from_node);
+        END IF;
+        IF insta_ids_internal.has_applied(move, '0/0'::pg_lsn) THEN
+            ran_at := insta_ids_internal.steady_ms();
+        ELSIF insta_ids_internal.steady_ms() > ran_at + patience THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('subscription of move "%s" does not run', move),
+                DETAIL = format('It has not started for %s s, and writers were not stopped.', patience / 1000),
+                HINT = 'See the log of this server; "max_logical_replication_workers" or "max_worker_processes" may be too low.';
+        END IF;
+        IF insta_ids_internal.steady_ms() > reported_at + 1000 THEN
+            reported_at := insta_ids_internal.steady_ms();
+            PERFORM insta_ids_internal.report_copy(move, from_node, lag, standby);
+            table_slots := insta_ids_internal.mend_copy(move, table_slots);
+        END IF;
+        PERFORM insta_ids_internal.wait_ms(20);
+        CALL insta_ids_internal.new_transaction();
+    END LOOP;
+    -- So that the first queries here are planned as they should be.
+    FOR relation IN
+        SELECT r.relation FROM insta_ids_internal.move m
+        JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
+        WHERE m.name = move
+    LOOP
+        EXECUTE format('ANALYZE %s', relation);
+    END LOOP;
+    CALL insta_ids_internal.new_transaction();
+    lead := (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
+        - clock_timestamp();
+    IF lead > current_setting('insta_ids.clock_tolerance')::interval THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, from_node),
+            DETAIL = format('"insta_ids.clock_tolerance" is %s.', current_setting('insta_ids.clock_tolerance')),
+            HINT = 'Correct the clock, and call again.';
+    END IF;
+END
+$$;
+
+-- Refuses a standby of the source that is not connected.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_connected(standby jsonb, from_node name) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT (standby ->> 'is_connected')::boolean THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('%s of node "%s" is not connected', standby ->> 'name', from_node),
+            DETAIL = 'It would not have the fence. Promoted later, it would take writes that are lost.',
+            HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
+    END IF;
+END
+$$;
+
+-- Reports how far the copy is, and which standby of the source it waits for.
+CREATE OR REPLACE FUNCTION insta_ids_internal.report_copy(move name, from_node name, lag bigint, standby jsonb) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    progress record;
+BEGIN
+    SELECT * INTO progress FROM insta_ids.moves p WHERE p.name = move;
+    RAISE NOTICE 'move_shards: % of % tables copied, % rows, % of %, % behind', progress.tables_copied,
+        progress.tables, progress.rows, pg_size_pretty(progress.bytes), pg_size_pretty(progress.bytes_total),
+        pg_size_pretty(lag);
+    IF standby IS NOT NULL THEN
+        RAISE NOTICE 'move_shards: % of node "%" is % behind', standby ->> 'name', from_node,
+            pg_size_pretty((standby ->> 'lag')::bigint);
+    END IF;
+END
+$$;
+
+-- Begins to copy again if the source has lost the slot of a table that was at its end, as when a server died. `table_slots`
+-- are those of a second ago; returns those of now.
+CREATE OR REPLACE FUNCTION insta_ids_internal.mend_copy(move name, table_slots name[]) RETURNS name[]
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lasting CONSTANT name[] := ARRAY(
+        SELECT unnest(table_slots) INTERSECT SELECT unnest(insta_ids_internal.move_table_slots(move)));
+BEGIN
+    IF insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_slots_lost(%L))', lasting)) = 'true' THEN
+        RAISE NOTICE 'move_shards: begins to copy again, as a server died while a table was at its end';
+        PERFORM insta_ids_internal.move_recopy(move);
+    END IF;
+    RETURN insta_ids_internal.move_table_slots(move);
+END
+$$;

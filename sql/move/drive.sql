@@ -1,0 +1,287 @@
+-- Moves, from the target: the steps in their order, on both servers.
+
+CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
+        first integer, last integer, from_node name, verify text DEFAULT 'full', lock_timeout text DEFAULT '2s',
+        max_lag bigint DEFAULT 1048576, max_pause interval DEFAULT '10 s', await_standbys boolean DEFAULT true)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
+    here pg_catalog.name;
+    moving insta_ids_internal.move;
+    there pg_catalog.jsonb;
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys) > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
+    ELSIF verify NOT IN ('full', 'count', 'none') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('rows cannot be verified by "%s"', verify),
+            DETAIL = 'It can be "full", "count" or "none".';
+    ELSIF max_pause NOT BETWEEN interval '1 ms' AND interval '7 days' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('max_pause cannot be %s', max_pause),
+            DETAIL = 'It can be from 1 ms to 7 days.';
+    END IF;
+    here := insta_ids_internal.require_own_node();
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    IF FOUND THEN
+        PERFORM insta_ids_internal.require_own_move(moving);
+    END IF;
+    IF (moving.from_node, moving.to_node) IS DISTINCT FROM (move_shards.from_node, here) THEN
+        PERFORM insta_ids_internal.require_not_moving(first, last);
+    END IF;
+    PERFORM insta_ids_internal.connect_node(from_node);
+    there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, %L::uuid)', move, moving.id));
+    -- The row here says how far an open move is. Of a move without a row, the outcome must be of the source's shards.
+    IF moving.step IS DISTINCT FROM 'handed over' AND (moving.id IS NOT NULL OR NOT EXISTS (
+        SELECT FROM insta_ids_internal.move_outcome e
+        WHERE e.id = (there ->> 'id')::uuid AND e.outcome = 'handed over' AND to_jsonb(e.shards) = there -> 'shards'))
+    THEN
+        IF moving.id <> coalesce((there ->> 'id')::uuid, gen_random_uuid()) THEN
+            PERFORM insta_ids_internal.require_not_left(moving, there);
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('move of shards from %s to %s has ended on node "%s"', first, last, from_node),
+                HINT = format('End it here, too: CALL insta_ids.move_abort(%s, %s, %L).', first, last, from_node);
+        ELSIF moving.id IS NULL THEN
+            CALL insta_ids_internal.begin_move(move, first, last, path);
+        END IF;
+        CALL insta_ids_internal.begin_copy(move);
+        CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
+        CALL insta_ids_internal.hand_over(move, from_node, verify, lock_timeout, max_pause, await_standbys);
+        there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
+    END IF;
+    CALL insta_ids_internal.finish_move(move, from_node, there, verify, lock_timeout);
+    PERFORM insta_ids_internal.disconnect_node(), set_config('search_path', path, true);
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean) IS
+    'brings a range of shards here from another node, or goes on with that';
+
+-- The first step of a move: the source offers the shards, and this server creates them, empty and closed. `path` is the
+-- search_path in which their migrations run.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(move name, first integer, last integer, path text)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    offer pg_catalog.jsonb;
+BEGIN
+    PERFORM insta_ids_internal.require_absent(first, last);
+    offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L)', first, last,
+        insta_ids_internal.require_own_node()));
+    BEGIN
+        PERFORM insta_ids_internal.prepare_shards(offer, path);
+    EXCEPTION WHEN OTHERS THEN
+        -- An offer that was there before belongs to another session.
+        IF (offer ->> 'is_new')::boolean THEN
+            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_withdraw(%L)', move));
+        END IF;
+        RAISE;
+    END;
+    CALL insta_ids_internal.new_transaction();
+    RAISE NOTICE 'move_shards: prepared, % shards, % here', jsonb_array_length(offer -> 'shards'),
+        pg_size_pretty((offer ->> 'bytes')::bigint);
+END
+$$;
+
+-- The fourth step, in which writers wait: the source is fenced, and this server takes the shards over when it has all rows.
+-- However the step fails, by a cancel, too, the shards are opened on the source again.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.hand_over(
+        move name, from_node name, verify text, lock_timeout text, max_pause interval, await_standbys boolean)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    mark pg_catalog.jsonb;
+    ours pg_catalog.jsonb;
+    theirs pg_catalog.jsonb;
+    is_drained pg_catalog.bool := false;
+    is_handed_over pg_catalog.bool := false;
+    -- By the steady clock.
+    fenced_at pg_catalog.int8;
+    code pg_catalog.text;
+    message pg_catalog.text;
+    detail pg_catalog.text;
+    hint pg_catalog.text;
+BEGIN
+    BEGIN
+        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
+        fenced_at := insta_ids_internal.steady_ms();
+        PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
+        -- The source gives up earlier than this session, which cannot be cancelled while it waits for that.
+        mark := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_mark(%L::name, %L::interval)', move,
+            CASE WHEN await_standbys THEN max_pause * 0.8 END));
+        RAISE NOTICE 'move_shards: fenced on node "%"', from_node;
+        WHILE NOT is_handed_over LOOP
+            IF NOT insta_ids_internal.move_drained(move, mark) THEN
+                PERFORM insta_ids_internal.wait_ms(10);
+                CONTINUE;
+            END IF;
+            is_drained := true;
+            IF verify <> 'none' AND ours IS NULL THEN
+                PERFORM insta_ids_internal.begin_to_ask_node(format('SELECT insta_ids_internal.move_hashes(%L, %L)', move, verify));
+                ours := insta_ids_internal.move_hashes(move, verify);
+                theirs := insta_ids_internal.await_node();
+            END IF;
+            BEGIN
+                PERFORM insta_ids_internal.move_hand_over(move, mark, theirs, ours);
+                is_handed_over := true;
+            EXCEPTION WHEN object_not_in_prerequisite_state THEN
+                -- The position of a worker that has just restarted is not known yet.
+                IF insta_ids_internal.move_drained(move, mark) THEN
+                    RAISE;
+                END IF;
+            END;
+        END LOOP;
+        PERFORM insta_ids_internal.limit_statement(NULL::integer);
+    EXCEPTION WHEN query_canceled OR OTHERS THEN
+        GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+            hint = PG_EXCEPTION_HINT;
+    END;
+    IF code IS NOT NULL THEN
+        PERFORM insta_ids_internal.limit_statement(0);
+        CALL insta_ids_internal.open_again(move, from_node);
+        IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND code = '57014' THEN
+            SELECT format('shards from %s to %s were not handed over within %s', m.first, m.last, max_pause) INTO message
+            FROM insta_ids_internal.move m WHERE m.name = move;
+            detail := CASE WHEN is_drained THEN 'Rows were still being compared.'
+                ELSE 'Rows that were written before the fence had not arrived.' END;
+            hint := 'Call again at a quieter time, with a longer max_pause, or with verify => ''count''.';
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = code, MESSAGE = message,
+            DETAIL = coalesce(nullif(detail, ''), 'The shards were not handed over.'),
+            HINT = coalesce(nullif(hint, ''), 'Call insta_ids.move_shards() again.');
+    END IF;
+    CALL insta_ids_internal.new_transaction();
+    RAISE NOTICE 'move_shards: handed over, % ms after the fence', insta_ids_internal.steady_ms() - fenced_at;
+END
+$$;
+
+-- Opens the shards of a move on its source again, when the target has given up the fence that is there. The copy stays, and
+-- follows the source: the next call goes on with it.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.open_again(move name, from_node name)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    there pg_catalog.jsonb;
+    given_up pg_catalog.jsonb;
+BEGIN
+    BEGIN
+        -- The connection may be waiting for an answer.
+        PERFORM insta_ids_internal.connect_node(from_node);
+        there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
+    EXCEPTION WHEN OTHERS THEN
+        there := '{"step": "unknown"}';
+    END;
+    IF there ->> 'step' = 'fenced' THEN
+        given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer);
+        -- From here on this fence cannot lead to a hand-over.
+        CALL insta_ids_internal.new_transaction();
+        BEGIN
+            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.open_fence(%L::name, %L::jsonb)', move, given_up));
+            RAISE NOTICE 'move_shards: open to writers on node "%" again', from_node;
+            there := '{"step": "offered"}';
+        EXCEPTION WHEN OTHERS THEN NULL;
+        END;
+    END IF;
+    IF there ->> 'step' IN ('fenced', 'unknown') THEN
+        RAISE WARNING USING
+            MESSAGE = format('shards of move "%s" may still be fenced on node "%s"', move, from_node),
+            HINT = 'Call insta_ids.move_shards() again, or insta_ids.move_abort().';
+    END IF;
+END
+$$;
+
+-- Ends a move that was handed over here, on both servers. `there` is its state on the source. A source that was promoted may
+-- have lost the fence, and is fenced first: its rows must be here, too, unless nothing is to be verified.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.finish_move(move name, from_node name, there jsonb, verify text, lock_timeout text)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    handed_over pg_catalog.jsonb;
+BEGIN
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    handed_over := jsonb_build_object('id', coalesce(moving.id, (there ->> 'id')::uuid),
+        'version', (SELECT m.version FROM insta_ids_internal.map m));
+    IF there ->> 'id' IS NOT DISTINCT FROM handed_over ->> 'id' THEN
+        IF there ->> 'step' = 'offered' AND (there ->> 'was_promoted')::boolean THEN
+            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
+            RAISE NOTICE 'move_shards: fenced on node "%", which had lost its fence', from_node;
+        END IF;
+        IF (there ->> 'was_promoted')::boolean AND verify <> 'none' THEN
+            PERFORM insta_ids_internal.require_nothing_left_behind(
+                move, from_node, ARRAY(SELECT s::integer FROM jsonb_array_elements_text(there -> 'shards') s));
+        END IF;
+        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_finish(%L, %L)', move, handed_over));
+    ELSIF there ->> 'outcome' IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" knows nothing of move "%s"', from_node, move),
+            DETAIL = format('Shards from %s to %s were handed over to this node, and may be open to writers there as well.',
+                moving.first, moving.last),
+            HINT = format('On node "%s", fence these shards and apply the map of this node; then here: SELECT insta_ids_internal.move_finish(%L).',
+                from_node, move);
+    END IF;
+    IF moving.id IS NOT NULL THEN
+        PERFORM insta_ids_internal.move_finish(move);
+    END IF;
+    CALL insta_ids_internal.new_transaction();
+    RAISE NOTICE 'move_shards: finished; the map has version %', handed_over ->> 'version';
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.move_abort(first integer, last integer, from_node name DEFAULT NULL)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    move CONSTANT pg_catalog.text := pg_catalog.format('insta_ids_%s_%s', first, last);
+    moving insta_ids_internal.move;
+    id pg_catalog.uuid;
+    there pg_catalog.jsonb;
+    cancellation pg_catalog.jsonb;
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    IF FOUND THEN
+        PERFORM insta_ids_internal.require_own_move(moving);
+    ELSIF from_node IS NULL THEN
+        PERFORM insta_ids_internal.open_move(move);
+    END IF;
+    from_node := coalesce(moving.from_node, from_node);
+    IF from_node <> insta_ids_internal.require_own_node() AND moving.step IS DISTINCT FROM 'handed over' THEN
+        PERFORM insta_ids_internal.connect_node(from_node);
+        there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, %L::uuid)', move, moving.id));
+        id := coalesce(moving.id, (there ->> 'id')::uuid);
+    END IF;
+    IF coalesce(moving.to_node, there ->> 'to_node') <> insta_ids_internal.require_own_node() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', first, last),
+            HINT = format('Call insta_ids.move_abort(%s, %s, %L) on node "%s".', first, last, from_node,
+                coalesce(moving.to_node, there ->> 'to_node'));
+    ELSIF moving.step = 'handed over' OR insta_ids_internal.outcome_of_move(id) = 'handed over' AND moving.id IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are already on this node', first, last),
+            HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', first, last, from_node);
+    END IF;
+    PERFORM insta_ids_internal.require_not_left(moving, there) WHERE moving.id IS NOT NULL;
+    IF id IS NOT NULL THEN
+        cancellation := insta_ids_internal.move_cancel(move, id);
+        -- From here on the shards cannot be taken over any more.
+        CALL insta_ids_internal.new_transaction();
+    END IF;
+    -- The source may have taken it back already, and have another one of this name.
+    IF there ->> 'id' = id::text THEN
+        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_withdraw(%L, %L)', move, cancellation));
+    END IF;
+    PERFORM insta_ids_internal.disconnect_node(), set_config('search_path', path, true);
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.move_abort(integer, integer, name) IS
+    'ends a move to this node whose shards have not been handed over';

@@ -1,0 +1,210 @@
+-- Moves, on the target: the shards are taken over, or given up.
+
+-- Whether the subscription of a move runs, and has told the source that all before this position is applied. What it told
+-- before it was started again does not count.
+CREATE OR REPLACE FUNCTION insta_ids_internal.has_applied(move name, lsn pg_lsn) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN EXISTS (
+        SELECT FROM insta_ids_internal.subscription u
+        JOIN pg_catalog.pg_stat_subscription s ON s.subid = u.oid AND s.relid IS NULL AND s.pid IS NOT NULL
+        WHERE u.name = move AND coalesce(s.latest_end_lsn, '0/0') >= lsn);
+
+-- Whether all that was written on the source before its mark is here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_drained(move name, mark jsonb) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, (mark ->> 'lsn')::pg_catalog.pg_lsn);
+
+-- Takes the shards over: before its end they are closed on both servers, afterwards they are open here. `theirs` are the
+-- hashes of the source, `ours` those of this server; without, nothing is compared. Returns what the source must see to let
+-- go of them, also when it was done before.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_hand_over(
+        move name, mark jsonb DEFAULT NULL, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
+    RETURNS jsonb
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    different record;
+BEGIN
+    -- This table first, and then the move, as whoever offers, makes or assigns shards.
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    moving := insta_ids_internal.open_move(move);
+    IF moving.step = 'handed over' THEN
+        RETURN jsonb_build_object('id', moving.id, 'version', (SELECT m.version FROM insta_ids_internal.map m));
+    ELSIF mark ->> 'id' IS DISTINCT FROM moving.id::text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('mark is not of move "%s"', move),
+            HINT = 'Ask insta_ids_internal.move_mark() on the source for it.';
+    ELSIF (mark ->> 'fence')::integer <= moving.fences THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('mark of move "%s" is of a fence that was given up', move),
+            HINT = 'Fence the shards again: insta_ids_internal.move_fence() on the source, and then insta_ids_internal.move_mark().';
+    ELSIF moving.step <> 'copying' OR NOT insta_ids_internal.move_drained(move, mark) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
+            HINT = 'Wait until insta_ids_internal.move_drained() says so.';
+    END IF;
+    IF theirs IS NOT NULL THEN
+        SELECT coalesce(t.key, o.key) AS relation, t.value AS theirs, o.value AS ours INTO different
+        FROM jsonb_each(theirs) t
+        FULL JOIN jsonb_each(coalesce(ours, insta_ids_internal.move_hashes(move,
+            CASE WHEN theirs @? '$.*[1]' THEN 'full' ELSE 'count' END))) o ON o.key = t.key
+        WHERE t.value IS DISTINCT FROM o.value LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'data_corrupted',
+                MESSAGE = format('rows of table %s are not the same on both servers', different.relation),
+                DETAIL = format('Their number and hash are %s on node "%s", and %s here.', different.theirs, moving.from_node,
+                    different.ours),
+                HINT = format('The source has all rows: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
+        END IF;
+    END IF;
+
+    SELECT format('%I.%I', s ->> 0, s ->> 1) AS name INTO different FROM jsonb_array_elements(mark -> 'sequences') s
+    WHERE NOT EXISTS (
+        SELECT FROM insta_ids_internal.shard_relation r
+        WHERE r.shard = ANY (moving.shards) AND r.kind = 'S' AND r.schema = s ->> 0 AND r.name = s ->> 1)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('mark of move "%s" names %s, which is no sequence of its shards', move, different.name);
+    END IF;
+    PERFORM setval(format('%I.%I', s ->> 0, s ->> 1)::regclass, (s ->> 2)::bigint, (s ->> 3)::boolean)
+    FROM jsonb_array_elements(mark -> 'sequences') s;
+    PERFORM insta_ids.advance_clock((mark ->> 'until')::timestamptz) WHERE mark ->> 'until' IS NOT NULL;
+    DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard = ANY (moving.shards);
+    PERFORM insta_ids_internal.drop_subscription(move), insta_ids_internal.open_shards(moving.shards),
+        insta_ids_internal.assign_moved(moving, (mark ->> 'version')::bigint + 1);
+    UPDATE insta_ids_internal.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
+    INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);
+    RETURN insta_ids_internal.move_hand_over(move);
+END
+$$;
+
+-- Refuses hand-overs by the mark of this fence, or of an earlier one. Returns what the source must see to open the shards
+-- again.
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_up_fence(move name, fence integer) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+BEGIN
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    moving := insta_ids_internal.open_move(move);
+    IF moving.step = 'handed over' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are already on this node', moving.first, moving.last),
+            HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', moving.first, moving.last, moving.from_node);
+    END IF;
+    UPDATE insta_ids_internal.move m SET fences = greatest(m.fences, fence) WHERE m.name = move;
+    RETURN jsonb_build_object('id', moving.id, 'fence', fence);
+END
+$$;
+
+-- Refuses to give up a copy here whose source says that it was handed over: it may be all that there is.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_left(moving insta_ids_internal.move, there jsonb) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF there ->> 'outcome' = 'handed over' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" has let go of shards from %s to %s', moving.from_node, moving.first, moving.last),
+            DETAIL = format('This server has lost that they were handed over to it: here the move is %s.', moving.step),
+            HINT = format('Node "%s" has their rows in schemas that are called as the shards, with __moved.', moving.from_node);
+    END IF;
+END
+$$;
+
+-- Refuses rows of the source that are not here, after shards were handed over to this node without that the source knows.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_nothing_left_behind(move name, from_node name, shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation text;
+    rows bigint;
+BEGIN
+    FOR relation IN
+        SELECT r.relation::text FROM insta_ids_internal.shard_relation r
+        WHERE r.shard = ANY (shards) AND r.kind = 'r' ORDER BY r.relation
+    LOOP
+        EXECUTE format('SELECT count(*) FROM ('
+            || 'SELECT a.hash FROM %I.dblink(''insta_ids''::text, %L::text) a (hash bigint) EXCEPT ALL %2$s) d',
+            insta_ids_internal.dblink_schema(), format(
+                'SELECT h.hash FROM pg_catalog.unnest(insta_ids_internal.row_hashes(%L::pg_catalog.regclass)) h (hash)', relation))
+        INTO rows;
+        IF rows > 0 THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'data_corrupted',
+                MESSAGE = format('node "%s" has rows of table %s that this node does not have', from_node, relation),
+                DETAIL = format('Of its rows, %s are not here or not the same. They were written there after the hand-over, or'
+                    || ' changed or deleted here since. Both nodes could take writes; now node "%s" is fenced.', rows, from_node),
+                HINT = 'Copy here what is missing. Then call again with verify => ''none'': the node keeps its rows in'
+                    || ' schemas that are called as the shards, with __moved.';
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Without its slot, which the source drops.
+CREATE OR REPLACE FUNCTION insta_ids_internal.drop_subscription(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move) THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
+        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
+        EXECUTE format('DROP SUBSCRIPTION %I', move);
+    END IF;
+END
+$$;
+
+-- Forgets what was made here for a move whose shards have not been handed over; no offer of this id is taken up here any more.
+-- Without a row of it, `id` says which it was. Returns what the source must see, with the slots there by which tables were
+-- copied, and which are still there if it could not be reached.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_cancel(move name, id uuid DEFAULT NULL) RETURNS jsonb
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+BEGIN
+    -- A session that prepares or hands over this move is waited for: then its row is here, or the move cannot be prepared.
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    IF id IS NULL OR EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move) THEN
+        moving := insta_ids_internal.open_move(move);
+    END IF;
+    IF moving.step NOT IN ('prepared', 'copying', 'handed over') OR moving.id <> id THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s do not come to this server by that move', moving.first, moving.last),
+            HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
+    END IF;
+    PERFORM insta_ids_internal.commit_durably();
+    id := coalesce(moving.id, id);
+    -- Waits for who is handing it over.
+    INSERT INTO insta_ids_internal.move_outcome VALUES (id, 'cancelled', moving.shards,
+        CASE WHEN moving.name IS NOT NULL THEN insta_ids_internal.move_table_slots(move, '{i,d,f,s}') END)
+    ON CONFLICT DO NOTHING;
+    IF insta_ids_internal.outcome_of_move(id) <> 'cancelled' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards of move "%s" are already here', move),
+            HINT = 'Finish the move by calling insta_ids.move_shards() again.';
+    END IF;
+    IF moving.name IS NOT NULL THEN
+        PERFORM insta_ids_internal.drop_subscription(move);
+        DELETE FROM insta_ids_internal.move m WHERE m.name = move;
+        DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (moving.shards);
+        PERFORM insta_ids.drop_shard(s, force => true) FROM unnest(moving.shards) s;
+    END IF;
+    RETURN (
+        SELECT jsonb_build_object('id', e.id, 'to_node', insta_ids.this_node(), 'was_known', e.table_slots IS NOT NULL,
+            'table_slots', e.table_slots)
+        FROM insta_ids_internal.move_outcome e WHERE e.id = move_cancel.id);
+END
+$$;

@@ -1,0 +1,228 @@
+-- Moves: shards go to another server, by PostgreSQL's logical replication, one subscription for all shards of a move.
+--
+-- The server that the shards leave is the source, the one that they come to is the target. Each step is a function on one of
+-- the two; it can be repeated, and finds what is done already. What a step makes is written down in insta_ids_internal.move in
+-- the same transaction, or before.
+
+-- Lets roles that are no superusers write down only what the source of a move does, under an id that is of no other move.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_source() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        IF NEW.step NOT IN ('offered', 'fenced') THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'insufficient_privilege',
+                MESSAGE = format('must be superuser to take over shards from %s to %s', NEW.first, NEW.last);
+        END IF;
+        NEW.id := CASE TG_OP WHEN 'UPDATE' THEN OLD.id ELSE gen_random_uuid() END;
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER require_source BEFORE INSERT OR UPDATE ON insta_ids_internal.move
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_source();
+ALTER TABLE insta_ids_internal.move ENABLE ALWAYS TRIGGER require_source;
+
+-- Keeps roles that are no superusers from writing down how a move has ended that is not the one in insta_ids_internal.move.
+-- Only a target has slots to name, and only a superuser can be the mover there.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_open_move() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
+        AND (NEW.table_slots IS NOT NULL
+            OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE (m.id, m.shards) = (NEW.id, NEW.shards)))
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('must be superuser to write down how move %s has ended', NEW.id),
+            DETAIL = 'No move with this id and these shards is open here, or the row names replication slots.';
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER require_open_move BEFORE INSERT ON insta_ids_internal.move_outcome
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_open_move();
+ALTER TABLE insta_ids_internal.move_outcome ENABLE ALWAYS TRIGGER require_open_move;
+
+-- Refuses what a move of one of these shards is in the way of.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_moving(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other insta_ids_internal.move;
+BEGIN
+    SELECT * INTO other FROM insta_ids_internal.move m WHERE m.first <= require_not_moving.last AND m.last >= require_not_moving.first LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shards from %s to %s are moving', other.first, other.last),
+            DETAIL = format('They go from node "%s" to node "%s": %s.', other.from_node, other.to_node, other.step),
+            HINT = CASE other.step
+                WHEN 'handed over'
+                    THEN format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', other.first, other.last, other.from_node)
+                ELSE format('Wait until they have moved, or on node "%s": CALL insta_ids.move_abort(%s, %s, %L).',
+                    other.to_node, other.first, other.last, other.from_node) END;
+    END IF;
+END
+$$;
+
+-- How a move has ended here, NULL if it has not.
+CREATE OR REPLACE FUNCTION insta_ids_internal.outcome_of_move(id uuid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT e.outcome FROM insta_ids_internal.move_outcome e WHERE e.id = outcome_of_move.id);
+
+-- The subscriptions of this database.
+CREATE OR REPLACE VIEW insta_ids_internal.subscription AS
+SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled, s.subconninfo AS dsn
+FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
+
+-- Refuses a move that is of other nodes than this server, whose name was changed then.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_move(moving insta_ids_internal.move) RETURNS void
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT text := insta_ids.this_node();
+BEGIN
+    IF here IS NULL OR here NOT IN (moving.from_node, moving.to_node) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('this server is neither of the nodes of move "%s"', moving.name),
+            DETAIL = format('The move is from node "%s" to node "%s"; this is %s.', moving.from_node, moving.to_node,
+                coalesce('node "' || here || '"', 'no node')),
+            HINT = 'Set insta_ids.node to the name of before in postgresql.conf, and restart the server.';
+    END IF;
+END
+$$;
+
+-- The replication slot of a move on its source. It is made of the row, so that no row can name another slot; and it has the
+-- id, so that a target whose move was withdrawn does not take the slot of the next one.
+CREATE OR REPLACE FUNCTION insta_ids_internal.slot_of(moving insta_ids_internal.move) RETURNS name
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.format('insta_ids_%s_%s_%s', moving.first, moving.last,
+        pg_catalog."left"(pg_catalog.replace(moving.id::text, '-', ''), 16))::name;
+
+-- What ends a move, as its errors say it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hint_to_abort(moving insta_ids_internal.move) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.format('End the move, and begin it again: CALL insta_ids.move_abort(%s, %s, %L) on node "%s".',
+        moving.first, moving.last, moving.from_node, moving.to_node);
+
+-- The move of this name, locked.
+CREATE OR REPLACE FUNCTION insta_ids_internal.open_move(move name) RETURNS insta_ids_internal.move
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found_move insta_ids_internal.move;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed('a move cannot go on'), insta_ids_internal.commit_durably();
+    SELECT * INTO found_move FROM insta_ids_internal.move m WHERE m.name = move FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('move "%s" does not exist', move),
+            HINT = 'It has ended, or was never begun here: see insta_ids.moves.';
+    END IF;
+    PERFORM insta_ids_internal.require_own_move(found_move);
+    RETURN found_move;
+END
+$$;
+
+-- Gives the map the shards of a move, as far as it has them on the source, and a version that is no older than this. All at
+-- once: while the map is between, it would have some of them where they are not.
+CREATE OR REPLACE FUNCTION insta_ids_internal.assign_moved(moving insta_ids_internal.move, version bigint) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM insta_ids_internal.assignment a
+        WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first)
+    THEN
+        PERFORM insta_ids_internal.set_assignments(array_agg(p.first), array_agg(p.last), array_agg(p.node))
+        FROM insta_ids_internal.assignment a
+        CROSS JOIN LATERAL (VALUES
+            (a.first, least(a.last, moving.first - 1), a.node),
+            (greatest(a.first, moving.first), least(a.last, moving.last),
+                CASE a.node WHEN moving.from_node THEN moving.to_node ELSE a.node END),
+            (greatest(a.first, moving.last + 1), a.last, a.node)
+        ) p (first, last, node)
+        WHERE p.first <= p.last;
+    END IF;
+    UPDATE insta_ids_internal.map m SET version = assign_moved.version WHERE m.version < assign_moved.version;
+END
+$$;
+
+-- Whether this server was promoted since it offered these shards. Then it may lack the fence, after which they were handed
+-- over.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_in_doubt(shards integer[]) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN EXISTS (
+        SELECT FROM insta_ids_internal.fence f
+        WHERE f.shard = ANY (shards) AND NOT f.is_closed AND f.timeline <> insta_ids_internal.timeline());
+
+-- What another node must know of a move: its row there, and how the move of this id has ended.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_state(move name, id uuid) RETURNS jsonb
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.jsonb_build_object('outcome', insta_ids_internal.outcome_of_move(move_state.id))
+        || coalesce((
+            SELECT pg_catalog.jsonb_build_object('id', m.id, 'to_node', m.to_node, 'step', m.step, 'fences', m.fences,
+                'shards', m.shards, 'was_promoted', EXISTS (
+                    SELECT FROM insta_ids_internal.fence f
+                    WHERE f.shard = ANY (m.shards) AND f.timeline <> insta_ids_internal.timeline()))
+            FROM insta_ids_internal.move m WHERE m.name = move), '{}');
+END;
+
+-- On both
+
+-- For each table the number of its rows and, if all of them are compared, a number that is the same for the same rows.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_hashes(move name, verify text DEFAULT 'full') RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF verify NOT IN ('full', 'count') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('rows cannot be verified by "%s"', verify),
+            DETAIL = 'It can be "full" or "count".';
+    END IF;
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move) THEN
+        PERFORM insta_ids_internal.open_move(move);
+    END IF;
+    RETURN (
+        SELECT coalesce(jsonb_object_agg(r.relation, array_remove(ARRAY[s.rows, s.hash], NULL)), '{}')
+        FROM insta_ids_internal.move m
+        JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
+        CROSS JOIN LATERAL insta_ids_internal.survey_rows(r.relation, verify = 'full') s
+        WHERE m.name = move);
+END
+$$;
+
+CREATE OR REPLACE VIEW insta_ids.moves AS
+SELECT m.name, m.first, m.last, m.from_node, m.to_node, m.step, m.started_at, m.step_at,
+       t.tables, t.copied AS tables_copied, r.rows, r.bytes, m.bytes AS bytes_total,
+       pg_wal_lsn_diff(CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END, s.confirmed_flush_lsn)::bigint AS lag,
+       CASE
+           WHEN m.step IN ('offered', 'fenced') THEN format('On node %s: CALL insta_ids.move_shards(%s, %s, %L)',
+               quote_ident(m.to_node), m.first, m.last, m.from_node)
+           ELSE format('CALL insta_ids.move_shards(%s, %s, %L)', m.first, m.last, m.from_node)
+       END || CASE WHEN m.step = 'handed over' THEN ''
+           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s, %L)', m.first, m.last, m.from_node) END AS next
+FROM insta_ids_internal.move m
+LEFT JOIN pg_replication_slots s ON s.slot_name = insta_ids_internal.slot_of(m) AND m.step IN ('offered', 'fenced')
+LEFT JOIN LATERAL (
+    SELECT count(*) AS tables, count(*) FILTER (WHERE r.srsubstate = 'r') AS copied
+    FROM insta_ids_internal.subscription u
+    JOIN pg_subscription_rel r ON r.srsubid = u.oid
+    WHERE u.name = m.name
+) t ON m.step IN ('prepared', 'copying')
+-- Of the tables here; while one is copied, its rows are counted as they come.
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(pg_table_size(h.relation)), 0)::bigint AS bytes,
+           coalesce(sum(pg_stat_get_tuples_inserted(h.relation) + coalesce(p.tuples_processed, 0)), 0)::bigint AS rows
+    FROM insta_ids_internal.shard_relation h
+    LEFT JOIN pg_stat_progress_copy p ON p.relid = h.relation AND p.type = 'CALLBACK'
+    WHERE h.shard = ANY (m.shards) AND h.kind = 'r'
+) r;
+COMMENT ON VIEW insta_ids.moves IS 'the moves of this server: how far each is, and what to do next';

@@ -1,0 +1,294 @@
+-- Moves, on the source: what a shard has, and its offer.
+
+-- On the source
+
+-- Refuses shards that could not be moved whole.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    obstacle record;
+BEGIN
+    IF current_setting('wal_level') <> 'logical' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'shards cannot leave this server',
+            DETAIL = format('"wal_level" is %s.', current_setting('wal_level')),
+            HINT = 'Set wal_level = logical in postgresql.conf, and restart the server.';
+    ELSIF (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = 'all replication slots of this server are in use',
+            HINT = 'Drop one that is not needed, or raise "max_replication_slots".';
+    END IF;
+    PERFORM insta_ids_internal.require_no_outside_children(shards);
+
+    SELECT o.* INTO obstacle FROM (
+        SELECT s.shard, 1, format('Schema "%s" is missing.', s.schema), 'Restore it, or drop the shard.'
+        FROM insta_ids_internal.shard_schema s WHERE s.oid IS NULL
+        UNION ALL
+        SELECT s.shard, 2, CASE s.is_closed WHEN true THEN 'It is fenced.' ELSE 'It is moving.' END,
+               format('Open it: SELECT insta_ids.unfence(%s).', s.shard)
+        FROM insta_ids_internal.fence s
+        UNION ALL
+        SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'Apply it: CALL insta_ids.migrate().'
+        FROM insta_ids.migration_status m WHERE m.state <> 'applied'
+        UNION ALL
+        SELECT r.shard, 4, format('Table %s is %s.', r.relation, CASE r.kind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
+               'Only rows of logged tables go with it.'
+        FROM insta_ids_internal.shard_relation r WHERE r.kind = 'f' OR r.kind <> 'S' AND r.persistence = 'u'
+        UNION ALL
+        SELECT t.shard, 5, format('Table %s has no primary key, by which its rows could be told apart.', t.relation),
+               format('Add a primary key, or: ALTER TABLE %s REPLICA IDENTITY FULL.', t.relation)
+        FROM insta_ids_internal.unidentified_tables(shards) t
+        UNION ALL
+        SELECT r.shard, 6, format('Index %s is invalid.', i.indexrelid::regclass),
+               format('Drop it: DROP INDEX %s.', i.indexrelid::regclass)
+        FROM insta_ids_internal.shard_relation r JOIN pg_index i ON i.indrelid = r.relation AND NOT i.indisvalid
+        WHERE r.kind IN ('r', 'm')
+        UNION ALL
+        SELECT r.shard, 7, format('Partition %s has the partition key %s.', r.relation, pg_get_partkeydef(r.relation)),
+               'Only columns of PostgreSQL''s own types can be one, with their own collations and default operator classes.'
+        FROM insta_ids_internal.shard_relation r
+        WHERE r.kind = 'p' AND r.is_partition AND insta_ids_internal.partition_key(r.relation) IS NULL
+        UNION ALL
+        SELECT r.shard, 8, r.object || ': ' || r.detail, r.hint
+        FROM insta_ids_internal.check_references(shards) r WHERE r.severity = 'error'
+    ) o (shard, place, detail, hint)
+    WHERE o.shard = ANY (shards) ORDER BY o.place, o.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s cannot be moved', obstacle.shard),
+            DETAIL = obstacle.detail, HINT = obstacle.hint;
+    END IF;
+END
+$$;
+
+-- What is in a shard, in words that are the same in each.
+CREATE OR REPLACE FUNCTION insta_ids_internal.objects_json(shard integer) RETURNS jsonb
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(o.kind, o.relation, o.name, o.definition)
+        ORDER BY o.kind, o.relation, o.name, o.definition)
+    FROM insta_ids_internal.objects_of(ARRAY[shard], true) o;
+END;
+
+-- The partition key of a table, which is made of nothing but PostgreSQL's own: its strategy, and then its columns. NULL if it
+-- has another one, which could call what somebody has put there.
+CREATE OR REPLACE FUNCTION insta_ids_internal.partition_key(relation oid) RETURNS text[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT CASE p.partstrat WHEN 'r' THEN 'RANGE' WHEN 'l' THEN 'LIST' WHEN 'h' THEN 'HASH' END
+        || pg_catalog.array_agg(a.attname::text ORDER BY k.place)
+    FROM pg_catalog.pg_partitioned_table p
+    CROSS JOIN LATERAL ROWS FROM (
+        pg_catalog.unnest(p.partattrs::smallint[]), pg_catalog.unnest(p.partclass::oid[]), pg_catalog.unnest(p.partcollation::oid[])
+    ) WITH ORDINALITY k (column_number, class, collation_of, place)
+    JOIN pg_catalog.pg_opclass o ON o.oid = k.class
+    -- An expression is no column.
+    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.column_number AND k.column_number > 0
+    LEFT JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE p.partrelid = partition_key.relation
+    GROUP BY p.partrelid, p.partstrat
+    HAVING pg_catalog.bool_and(coalesce(
+        t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace AND o.opcnamespace = 'pg_catalog'::pg_catalog.regnamespace
+        AND o.opcdefault AND k.collation_of = a.attcollation, false));
+END;
+
+-- The partitions of a shard, those of others before those of theirs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.partitions_json(shard integer) RETURNS jsonb
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(p.relname, c.relname,
+            pg_catalog.pg_get_expr(c.relpartbound, c.oid),
+            CASE c.relkind WHEN 'p' THEN insta_ids_internal.partition_key(c.oid) END)
+        ORDER BY t.level, c.relname), '[]')
+    FROM insta_ids_internal.shard_schema s
+    JOIN pg_catalog.pg_class r ON r.relnamespace = s.oid AND r.relkind = 'p' AND NOT r.relispartition
+    CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) t
+    JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relispartition
+    JOIN pg_catalog.pg_class p ON p.oid = t.parentrelid
+    WHERE s.shard = partitions_json.shard;
+END;
+
+-- Source: publishes a range of shards, which nobody alters from here on.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(first integer, last integer, to_node name) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids_internal.require_own_node();
+    offered CONSTANT name := format('insta_ids_%s_%s', first, last);
+    move insta_ids_internal.move;
+    is_new boolean := false;
+    objects jsonb;
+    shard integer;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed('shards cannot be offered'), insta_ids_internal.require_range(first, last, 1),
+        insta_ids_internal.commit_durably();
+    -- Nobody else offers, makes or assigns shards meanwhile.
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids_internal.require_node(here), insta_ids_internal.require_node(to_node);
+    -- The target runs them with the rights of who calls it.
+    PERFORM insta_ids_internal.require_trusted_author(m) FROM insta_ids_internal.migration m ORDER BY m.number;
+    SELECT * INTO move FROM insta_ids_internal.move m WHERE m.name = offered FOR UPDATE;
+    IF FOUND THEN
+        PERFORM insta_ids_internal.require_own_move(move);
+    ELSE
+        PERFORM insta_ids_internal.require_not_moving(first, last);
+        move.shards := ARRAY(SELECT s.shard FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last ORDER BY s.shard);
+        IF move.shards = '{}' OR to_node = here THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'undefined_object',
+                MESSAGE = format('no shard from %s to %s can move from node "%s" to node "%s"', first, last, here, to_node),
+                DETAIL = CASE WHEN to_node = here THEN 'That is this node.' ELSE 'None of them is here.' END;
+        END IF;
+        FOREACH shard IN ARRAY move.shards LOOP
+            IF NOT EXISTS (SELECT FROM insta_ids_internal.assignment a WHERE shard BETWEEN a.first AND a.last AND a.node = here) THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('the map does not have shard %s on this node', shard),
+                    HINT = format('Assign it: SELECT insta_ids.assign(%s, %s, %L).', first, last, here);
+            END IF;
+        END LOOP;
+        PERFORM insta_ids_internal.lock_shards(move.shards);
+        PERFORM insta_ids_internal.require_movable(move.shards);
+        -- What is being made in them now is seen afterwards.
+        PERFORM insta_ids_internal.lock_schema(s.oid) FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (move.shards);
+        EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids_internal.published_tables(move.shards));
+        PERFORM insta_ids_internal.fence_offer(move.shards, to_node);
+        INSERT INTO insta_ids_internal.move AS m (name, id, first, last, shards, relations, from_node, to_node, bytes, step)
+        SELECT offered, gen_random_uuid(), first, last, move.shards, insta_ids_internal.relations_of(move.shards), here, to_node,
+               (SELECT coalesce(sum(pg_table_size(r.relation)), 0) FROM insta_ids_internal.shard_relation r
+                WHERE r.shard = ANY (move.shards) AND r.kind = 'r'),
+               'offered'
+        RETURNING m.* INTO move;
+        is_new := true;
+    END IF;
+    IF move.from_node <> here OR move.to_node <> move_offer.to_node THEN
+        PERFORM insta_ids_internal.require_not_moving(first, last);
+    END IF;
+    -- What differs between them cannot come of the same migrations.
+    objects := insta_ids_internal.objects_json(move.shards[1]);
+    FOREACH shard IN ARRAY move.shards[2:] LOOP
+        IF insta_ids_internal.objects_json(shard) <> objects THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('shard %s cannot be moved', shard),
+                DETAIL = format('What is in it differs from what is in shard %s.', move.shards[1]),
+                HINT = 'See insta_ids.check().';
+        END IF;
+    END LOOP;
+    RETURN jsonb_build_object(
+        'name', move.name, 'id', move.id, 'is_new', is_new, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
+        'from_node', here, 'to_node', to_node, 'bytes', move.bytes,
+        'map', insta_ids.shard_map(),
+        'migrations', (
+            SELECT coalesce(jsonb_agg(jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
+                'transactional', m.transactional, 'check_ids', m.check_ids) ORDER BY m.number), '[]')
+            FROM insta_ids_internal.migration m),
+        'objects', objects,
+        'partitions', (SELECT jsonb_object_agg(s, insta_ids_internal.partitions_json(s)) FROM unnest(move.shards) s));
+END
+$$;
+
+-- Lets nobody alter these shards, while they are written to. A server that is promoted meanwhile mints no ids for them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fence_offer(shards integer[], to_node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    INSERT INTO insta_ids_internal.fence (shard, is_closed, to_node, timeline)
+    SELECT s, false, to_node, insta_ids_internal.timeline() FROM unnest(shards) s;
+END
+$$;
+
+-- What rows and values of shards are in.
+CREATE OR REPLACE FUNCTION insta_ids_internal.relations_of(shards integer[]) RETURNS oid[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(SELECT r.relation::oid FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) ORDER BY r.relation::oid);
+
+-- The tables of shards, as a publication names them: partitions go with what they are of.
+CREATE OR REPLACE FUNCTION insta_ids_internal.published_tables(shards integer[]) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.string_agg(r.relation::text, ', ' ORDER BY r.relation)
+    FROM insta_ids_internal.shard_relation r
+    WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') AND NOT r.is_partition;
+END;
+
+-- Makes the slot that the subscription reads, once: what was written after one that is lost would not come. No transaction
+-- that has written something can make one, so that is written down afterwards.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_slot(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+BEGIN
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    IF NOT FOUND THEN
+        PERFORM insta_ids_internal.open_move(move);
+    ELSIF NOT moving.has_slot THEN
+        PERFORM insta_ids_internal.require_publication(moving);
+        IF NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = insta_ids_internal.slot_of(moving)) THEN
+            PERFORM pg_create_logical_replication_slot(insta_ids_internal.slot_of(moving), 'pgoutput');
+        ELSIF EXISTS (
+            SELECT FROM pg_replication_slots s
+            WHERE s.slot_name = insta_ids_internal.slot_of(moving) AND s.confirmed_flush_lsn IS NULL)
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_in_use',
+                MESSAGE = format('replication slot of move "%s" is being made', move),
+                DETAIL = 'Another session waits for the transactions that were open when it began.',
+                HINT = 'Call again when they have ended.';
+        END IF;
+        UPDATE insta_ids_internal.move m SET has_slot = true WHERE m.name = move;
+    ELSE
+        PERFORM insta_ids_internal.move_lag(move);
+    END IF;
+END
+$$;
+
+-- Refuses a move whose publication was dropped: one that is made anew would lack what was written meanwhile.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_publication(moving insta_ids_internal.move) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = moving.name) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('publication of move "%s" is lost', moving.name),
+            HINT = insta_ids_internal.hint_to_abort(moving);
+    END IF;
+END
+$$;
+
+-- How many bytes of WAL the target has not confirmed yet.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_lag(move name) RETURNS bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    slot record;
+BEGIN
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    IF NOT FOUND THEN
+        PERFORM insta_ids_internal.open_move(move);
+    END IF;
+    SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn) AS lag, s.wal_status INTO slot
+    FROM pg_replication_slots s WHERE s.slot_name = insta_ids_internal.slot_of(moving);
+    IF NOT FOUND OR slot.wal_status = 'lost' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('replication slot of move "%s" is lost', move),
+            HINT = insta_ids_internal.hint_to_abort(moving);
+    END IF;
+    PERFORM insta_ids_internal.require_publication(moving);
+    RETURN slot.lag;
+END
+$$;
+
+-- Whether one of these slots is not there.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_slots_lost(table_slots name[]) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN EXISTS (
+        SELECT FROM pg_catalog.unnest(table_slots) t WHERE t NOT IN (SELECT s.slot_name FROM pg_catalog.pg_replication_slots s));

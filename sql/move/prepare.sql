@@ -1,0 +1,343 @@
+-- Moves, on the target: the shards are made, and copied.
+
+-- On the target
+
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_prepare(offer jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.prepare_shards(offer, pg_catalog.current_setting('search_path'));
+END
+$$;
+
+-- Makes the shards that were offered, empty and closed. `path` is the search_path of who asked for it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_shards(offer jsonb, path text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids_internal.move := jsonb_populate_record(NULL::insta_ids_internal.move, offer);
+    here CONSTANT name := insta_ids.this_node();
+    outcome text;
+    tables text;
+    shard integer;
+    difference record;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed('shards cannot be prepared'), insta_ids_internal.commit_durably(), insta_ids_internal.require_writer_slot();
+    IF here IS DISTINCT FROM moving.to_node THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('this server is not node "%s"', moving.to_node),
+            DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
+            HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
+    END IF;
+    -- Whoever cancels the move, or prepares it as well, waits until this has ended.
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM insta_ids_internal.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
+        RETURN;
+    END IF;
+    outcome := insta_ids_internal.outcome_of_move(moving.id);
+    IF outcome IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
+            DETAIL = format('It was %s here.', outcome),
+            HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L).', moving.from_node,
+                moving.first, moving.last);
+    END IF;
+    PERFORM insta_ids_internal.require_not_moving(moving.first, moving.last);
+    IF (offer #>> '{map,version}')::bigint > coalesce((SELECT m.version FROM insta_ids_internal.map m), 0) THEN
+        PERFORM insta_ids.apply_map(offer -> 'map');
+    END IF;
+    PERFORM insta_ids_internal.require_node(moving.from_node), insta_ids_internal.require_range(moving.first, moving.last, 1),
+        insta_ids_internal.take_migrations(offer -> 'migrations', moving.from_node);
+    PERFORM insta_ids_internal.require_absent(moving.first, moving.last);
+    shard := (
+        SELECT min(s) FROM unnest(moving.shards) s
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids_internal.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = moving.from_node));
+    IF shard IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('the map here does not have shard %s on node "%s"', shard, moving.from_node),
+            DETAIL = format('Its version is %s, and %s there.', (SELECT m.version FROM insta_ids_internal.map m), offer #>> '{map,version}'),
+            HINT = 'Assign on one of the two nodes what the other has, and apply that map on the other.';
+    END IF;
+
+    FOREACH shard IN ARRAY moving.shards LOOP
+        PERFORM insta_ids_internal.make_shard(shard, path), insta_ids_internal.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
+        IF shard = moving.shards[1] THEN
+            PERFORM insta_ids_internal.require_locks(cardinality(moving.shards));
+            SELECT * INTO difference
+            FROM (
+                SELECT x.object ->> 0 AS kind, concat_ws('.', x.object ->> 1, x.object ->> 2) AS name,
+                       string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE x.is_ours) AS ours,
+                       string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE NOT x.is_ours) AS theirs
+                FROM (
+                    SELECT o, true FROM jsonb_array_elements(insta_ids_internal.objects_json(shard)) o
+                    UNION ALL
+                    SELECT o, false FROM jsonb_array_elements(offer -> 'objects') o
+                ) x (object, is_ours)
+                GROUP BY 1, 2
+            ) d
+            WHERE d.ours IS DISTINCT FROM d.theirs ORDER BY d.kind, d.name LIMIT 1;
+            IF FOUND THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('shard %s is not what its migrations make', shard),
+                    DETAIL = format('%s %s: here %s, on node "%s" %s.',
+                        upper(left(difference.kind, 1)) || substr(difference.kind, 2), difference.name,
+                        coalesce(insta_ids_internal.in_shard(difference.ours, insta_ids.schema_of(shard), shard), 'nothing'),
+                        moving.from_node,
+                        coalesce(insta_ids_internal.in_shard(difference.theirs, insta_ids.schema_of(shard), shard), 'nothing')),
+                    HINT = 'Add what was done by hand there as a migration, which does nothing where it is done.';
+            END IF;
+        END IF;
+    END LOOP;
+    -- Rows that migrations made come from the source, too.
+    tables := insta_ids_internal.published_tables(moving.shards);
+    IF tables IS NOT NULL THEN
+        EXECUTE 'TRUNCATE ' || tables;
+    END IF;
+    PERFORM insta_ids_internal.close_shards(moving.shards, here, '2s');
+    INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
+    VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.bytes,
+        'prepared');
+END
+$$;
+
+-- Refuses shards of which something is here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_absent(first integer, last integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here integer := (SELECT min(s.shard) FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last);
+BEGIN
+    IF here IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = format('shard %s is already on this node', here);
+    END IF;
+    PERFORM insta_ids_internal.require_no_remains(first, last);
+END
+$$;
+
+-- Adds the migrations of another node that are not here; the others must be the same.
+CREATE OR REPLACE FUNCTION insta_ids_internal.take_migrations(migrations jsonb, from_node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    different text;
+BEGIN
+    LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
+    SELECT m.name INTO different
+    FROM insta_ids_internal.migration m
+    LEFT JOIN jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean)
+        ON t.number = m.number
+    WHERE (m.name, m.ddl, m.transactional, m.check_ids) IS DISTINCT FROM (t.name, t.ddl, t.transactional, t.check_ids)
+    ORDER BY m.number LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migration "%s" is not the same on node "%s"', different, from_node),
+            HINT = 'Add the same migrations in the same order on all nodes.';
+    END IF;
+    INSERT INTO insta_ids_internal.migration
+    SELECT t.number, t.name, t.ddl, t.transactional, t.check_ids
+    FROM jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean)
+    WHERE NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.number = t.number);
+END
+$$;
+
+-- Gives the partitioned tables of a shard these partitions, and no others. Of what the source says, nothing is run that is
+-- more than literals and names of columns.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_partitions(shard integer, partitions jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on
+AS $$
+DECLARE
+    schema CONSTANT name := insta_ids.schema_of(shard);
+    literals CONSTANT text := format($re$\(%1$s(, %1$s)*\)$re$, $re$(NULL|MINVALUE|MAXVALUE|true|false|[0-9.]+|B?'([^']|'')*')$re$);
+    bounds CONSTANT text := format(
+        $re$^(DEFAULT|FOR VALUES (IN %1$s|FROM %1$s TO %1$s|WITH \(modulus [0-9]+, remainder [0-9]+\)))\Z$re$, literals);
+    own CONSTANT jsonb := insta_ids_internal.partitions_json(shard);
+    partition jsonb;
+    columns text;
+BEGIN
+    FOR partition IN
+        SELECT p FROM jsonb_array_elements(own) WITH ORDINALITY p (p, n)
+        WHERE p NOT IN (SELECT o FROM jsonb_array_elements(partitions) o) ORDER BY n DESC
+    LOOP
+        EXECUTE format('DROP TABLE %I.%I', schema, partition ->> 1);
+    END LOOP;
+    FOR partition IN
+        SELECT p FROM jsonb_array_elements(partitions) WITH ORDINALITY p (p, n)
+        WHERE p NOT IN (SELECT o FROM jsonb_array_elements(own) o) ORDER BY n
+    LOOP
+        columns := (
+            SELECT string_agg(quote_ident(k.name), ', ' ORDER BY k.place)
+            FROM jsonb_array_elements_text(nullif(partition -> 3, 'null')) WITH ORDINALITY k (name, place) WHERE k.place > 1);
+        IF partition ->> 2 !~ bounds OR partition #>> '{3,0}' NOT IN ('RANGE', 'LIST', 'HASH') THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'invalid_parameter_value',
+                MESSAGE = format('offer has a partition "%s" that cannot be made', partition ->> 1),
+                DETAIL = format('Its bounds are "%s", its partition key is %s.', partition ->> 2, partition -> 3);
+        END IF;
+        EXECUTE format('CREATE TABLE %I.%I PARTITION OF %1$I.%3$I %s%s', schema, partition ->> 1, partition ->> 0,
+            partition ->> 2, ' PARTITION BY ' || (partition #>> '{3,0}') || ' (' || columns || ')');
+    END LOOP;
+END
+$$;
+
+-- Refuses shards in which the subscription would run what a role has put there that is no superuser. Since PostgreSQL 16
+-- each table's owner runs it. What belongs to superusers is altered by nobody else afterwards, be it of the shards or not.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_owners(shards integer[]) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owned record;
+BEGIN
+    IF current_setting('server_version_num')::integer >= 160000 THEN
+        RETURN;
+    END IF;
+    -- What is in the schemas with all its parts, and what these call, in other schemas, too.
+    WITH RECURSIVE needed AS (
+        SELECT 'pg_namespace'::regclass::oid AS class, s.oid FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards)
+        UNION
+        SELECT d.class, d.oid
+        FROM needed n
+        CROSS JOIN LATERAL (
+            SELECT d.classid, d.objid FROM pg_depend d
+            WHERE d.refclassid = n.class AND d.refobjid = n.oid
+                AND (n.class = 'pg_namespace'::regclass OR d.deptype IN ('a', 'i', 'P', 'S'))
+            UNION ALL
+            SELECT d.refclassid, d.refobjid FROM pg_depend d
+            WHERE d.classid = n.class AND d.objid = n.oid
+                AND d.refclassid NOT IN ('pg_namespace'::regclass, 'pg_extension'::regclass)
+        ) d (class, oid)
+    )
+    SELECT pg_describe_object(n.class, n.oid, 0) AS object, r.rolname AS role, i.type, i.identity INTO owned
+    FROM needed n
+    JOIN pg_shdepend d ON d.classid = n.class AND d.objid = n.oid AND d.deptype = 'o'
+        AND d.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
+    JOIN pg_roles r ON d.refclassid = 'pg_authid'::regclass AND r.oid = d.refobjid AND NOT r.rolsuper
+    CROSS JOIN LATERAL pg_identify_object(n.class, n.oid, 0) i
+    WHERE n.class IN ('pg_namespace'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass,
+        'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass)
+    -- With a table, the sequences that belong to it get its owner.
+    ORDER BY i.type = 'sequence', i.type, i.identity LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('%s belongs to role "%s"', owned.object, owned.role),
+            DETAIL = 'PostgreSQL 15 runs the code of tables that a subscription writes to with the rights of the subscription''s owner.',
+            HINT = format('If you trust that code: ALTER %s %s OWNER TO CURRENT_USER. Then call insta_ids.move_shards() again.'
+                || ' After the move the role can get it back.', upper(owned.type), owned.identity);
+    END IF;
+END
+$$;
+
+-- Target: begins to copy, or goes on after an error.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_subscribe(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
+    dsn CONSTANT text := (SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = moving.from_node);
+    subscription insta_ids_internal.subscription;
+BEGIN
+    IF moving.step NOT IN ('prepared', 'copying') THEN
+        RETURN;
+    ELSIF current_setting('max_logical_replication_workers')::integer = 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'subscriptions do not run on this server',
+            DETAIL = '"max_logical_replication_workers" is 0.',
+            HINT = 'Raise it in postgresql.conf, and restart the server.';
+    END IF;
+    PERFORM insta_ids_internal.require_trusted_owners(moving.shards);
+    SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
+    IF NOT FOUND THEN
+        -- Its tables have rows, which a new one would copy again.
+        IF moving.step = 'copying' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('subscription of move "%s" is lost', move),
+                HINT = insta_ids_internal.hint_to_abort(moving);
+        END IF;
+        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
+            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', move, dsn,
+            insta_ids_internal.slot_of(moving));
+    ELSIF subscription.dsn <> dsn THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
+    END IF;
+    IF NOT subscription.is_enabled THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', move);
+    END IF;
+    UPDATE insta_ids_internal.move m SET step = 'copying', step_at = now() WHERE m.name = move AND m.step = 'prepared';
+END
+$$;
+
+-- Whether all tables are copied, and follow the source.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_copied(move name) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    subscription insta_ids_internal.subscription;
+BEGIN
+    SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
+    IF NOT FOUND THEN
+        moving := insta_ids_internal.open_move(move);
+        IF moving.step = 'handed over' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('another session has handed over the shards of move "%s"', move),
+                HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', moving.first, moving.last, moving.from_node);
+        END IF;
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('subscription of move "%s" is lost', move),
+            HINT = insta_ids_internal.hint_to_abort(moving);
+    ELSIF NOT subscription.is_enabled THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('subscription of move "%s" has stopped at an error', move),
+            HINT = 'The error is in the log of this server. Mend its cause, and call insta_ids.move_shards() again.';
+    END IF;
+    RETURN NOT EXISTS (
+        SELECT FROM pg_subscription_rel r WHERE r.srsubid = subscription.oid AND r.srsubstate <> 'r');
+END
+$$;
+
+-- The slots on the source of tables that are copied, and have not caught up. If a server dies while one is dropped, the
+-- target may go on waiting for it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN ARRAY(
+        SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
+        FROM insta_ids_internal.subscription s
+        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
+        CROSS JOIN pg_catalog.pg_control_system() c
+        WHERE s.name = move);
+
+-- Begins to copy again, when such a slot is lost.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_recopy(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
+    role CONSTANT text := current_setting('session_replication_role');
+BEGIN
+    IF moving.step <> 'copying' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are not being copied', moving.first, moving.last);
+    END IF;
+    PERFORM insta_ids_internal.drop_subscription(move);
+    -- Past the fence, as the subscription goes.
+    PERFORM set_config('session_replication_role', 'replica', true);
+    EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(moving.shards);
+    PERFORM set_config('session_replication_role', role, true);
+    UPDATE insta_ids_internal.move m SET step = 'prepared' WHERE m.name = move;
+    PERFORM insta_ids_internal.move_subscribe(move);
+END
+$$;

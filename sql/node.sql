@@ -1,0 +1,178 @@
+-- Other nodes, asked by dblink.
+
+-- Driving
+
+-- Connects this session to another node, by dblink.
+CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dblink CONSTANT name := insta_ids_internal.dblink_schema();
+BEGIN
+    PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node();
+    EXECUTE format('SELECT %I.dblink_connect(''insta_ids'', %L)', dblink, (
+        SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = connect_node.node));
+    -- Whatever is set for the role there.
+    EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
+        'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
+    -- Where a connection string leads is for whom to say who may write the map; what is called there is the extension's.
+    IF insta_ids_internal.ask_node('SELECT to_jsonb(count(*)) FROM pg_extension e WHERE e.extname = ''insta_ids''') <> '1' THEN
+        PERFORM insta_ids_internal.disconnect_node();
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" does not have the extension insta_ids', node),
+            HINT = 'Correct its connection string by insta_ids.add_node(), or CREATE EXTENSION insta_ids there.';
+    END IF;
+END
+$$;
+
+-- Ends the connection to another node.
+CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dblink CONSTANT name := insta_ids_internal.dblink_schema();
+    is_connected boolean;
+BEGIN
+    EXECUTE format('SELECT ''insta_ids'' = ANY (%I.dblink_get_connections())', dblink) INTO is_connected;
+    IF is_connected THEN
+        EXECUTE format('SELECT %I.dblink_disconnect(''insta_ids'')', dblink);
+    END IF;
+END
+$$;
+
+-- Schema of the extension dblink.
+CREATE OR REPLACE FUNCTION insta_ids_internal.dblink_schema() RETURNS name
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'dblink');
+BEGIN
+    IF schema IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'extension "dblink" is not installed in this database',
+            HINT = 'Create it: CREATE EXTENSION dblink. Moves can also be made by their steps, from psql.';
+    END IF;
+    RETURN schema;
+END
+$$;
+
+-- Asks the node that this session is connected to by a query of one value; or, if the answer takes long, begins to ask and
+-- waits later.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    answer jsonb;
+BEGIN
+    EXECUTE format('SELECT a.answer FROM %I.dblink(''insta_ids'', %L) a (answer jsonb)', insta_ids_internal.dblink_schema(), question)
+    INTO answer;
+    RETURN answer;
+END
+$$;
+
+-- Asks the node that this session is connected to, without waiting for the answer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('SELECT %I.dblink_send_query(''insta_ids'', %L)', insta_ids_internal.dblink_schema(), question);
+END
+$$;
+
+-- Answer to what begin_to_ask_node asked.
+CREATE OR REPLACE FUNCTION insta_ids_internal.await_node() RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    get_result CONSTANT text :=
+        format('SELECT a.answer FROM %I.dblink_get_result(''insta_ids'') a (answer jsonb)', insta_ids_internal.dblink_schema());
+    answer jsonb;
+    is_busy boolean;
+BEGIN
+    -- Not by dblink, which cannot be cancelled while it waits before PostgreSQL 17.
+    LOOP
+        EXECUTE format('SELECT %I.dblink_is_busy(''insta_ids''::text) = 1', insta_ids_internal.dblink_schema()) INTO is_busy;
+        EXIT WHEN NOT is_busy;
+        PERFORM insta_ids_internal.wait_ms(2);
+    END LOOP;
+    EXECUTE get_result INTO answer;
+    -- With the end of the results, the connection is free again.
+    EXECUTE get_result;
+    RETURN answer;
+END
+$$;
+
+-- Whether the servers agree
+
+-- Asks every node of the map, also this one.
+CREATE OR REPLACE FUNCTION insta_ids.check_fleet() RETURNS SETOF insta_ids.finding
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    question CONSTANT text := 'SELECT jsonb_build_object(''node'', insta_ids.this_node(), ''map'', insta_ids.shard_map() - ''moving'','
+        || ' ''writer_slot'', insta_ids.writer_slot())';
+    node name;
+    is_connected boolean;
+    answers jsonb := '{}';
+    reason text;
+    newest bigint;
+    newest_on text;
+BEGIN
+    PERFORM insta_ids_internal.dblink_schema();
+    FOR node IN SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord LOOP
+        is_connected := false;
+        BEGIN
+            PERFORM insta_ids_internal.connect_node(node);
+            is_connected := true;
+            answers := answers || jsonb_build_object(node, insta_ids_internal.ask_node(question));
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
+            RETURN NEXT ROW('error', CASE WHEN is_connected THEN 'other_answer' ELSE 'no_answer' END, quote_ident(node),
+                concat_ws(': ', SQLERRM, nullif(trim(reason), '')),
+                CASE WHEN is_connected THEN 'Mend that there.'
+                    ELSE 'Correct its connection string; or if the server is gone for good, promote its standby under the same'
+                        || format(' name, and say where that is: SELECT insta_ids.add_node(%L, ...)', node) END
+                )::insta_ids.finding;
+        END;
+    END LOOP;
+    PERFORM insta_ids_internal.disconnect_node();
+
+    RETURN QUERY
+    SELECT 'error', 'other_node', quote_ident(a.key),
+           format('The server that its connection string leads to is %s.', coalesce('node "' || (a.value ->> 'node') || '"', 'no node')),
+           'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.'
+    FROM jsonb_each(answers) a WHERE a.value ->> 'node' IS DISTINCT FROM a.key ORDER BY a.key;
+
+    SELECT (a.value #>> '{map,version}')::bigint, a.key INTO newest, newest_on
+    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
+    RETURN QUERY
+    SELECT CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
+           CASE v.version WHEN newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
+           format('Its map has version %s, and version %s on node "%s".', v.version, newest, newest_on)
+               || CASE v.version WHEN newest THEN ' They differ.' ELSE '' END,
+           CASE v.version WHEN newest
+               THEN 'Assign on one of them what the other has, and apply that map on the other by insta_ids.apply_map().'
+               ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
+    FROM jsonb_each(answers) a
+    CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v
+    WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
+    ORDER BY a.key;
+
+    -- Where none of the two has one, each shard is minted for on one server.
+    RETURN QUERY
+    SELECT 'error', 'same_writer_slot', quote_ident(a.key),
+           format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',
+               a.value ->> 'writer_slot', b.key, b.value ->> 'writer_slot'),
+           'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
+               || 'SELECT insta_ids.acquire_writer_slot(...)'
+    FROM jsonb_each(answers) a
+    JOIN jsonb_each(answers) b ON a.key < b.key
+    WHERE insta_ids_internal.slots_overlap(a.value ->> 'writer_slot', b.value ->> 'writer_slot')
+        AND (a.value ->> 'writer_slot', b.value ->> 'writer_slot') <> ('0/1', '0/1')
+    ORDER BY a.key, b.key;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.check_fleet() IS
+    'asks all nodes of the map, by dblink, whether they agree: on their names, the map and writer slots';

@@ -1,0 +1,25 @@
+-- Provisioning: what roles need that administer shards and are no superusers.
+
+-- Lets a role set up, create, migrate, check, adopt, map, fence and drop shards, and offer them to another server: with it
+-- comes USAGE on the extension's own schema. The privilege to create schemas in the database is not part of it.
+CREATE OR REPLACE FUNCTION insta_ids.grant_provisioning(role regrole) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('role "%s" does not exist', role);
+    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA insta_ids_internal TO %s', role);
+    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids, insta_ids_internal TO %s', role);
+    EXECUTE format('GRANT INSERT ON insta_ids_internal.config, insta_ids_internal.move_outcome TO %s', role);
+    EXECUTE format('GRANT INSERT, DELETE ON insta_ids_internal.partitioned_table TO %s', role);
+    EXECUTE format('GRANT INSERT, UPDATE, DELETE ON insta_ids_internal.shard, insta_ids_internal.migration,'
+        || ' insta_ids_internal.shard_migration, insta_ids_internal.work, insta_ids_internal.node,'
+        || ' insta_ids_internal.assignment, insta_ids_internal.map, insta_ids_internal.fence, insta_ids_internal.move,'
+        || ' insta_ids_internal.departed_shard TO %s', role);
+END
+$$;
+COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS
+    'lets a role administer shards: set up, create, migrate, check, adopt, map, fence, drop and offer them';
