@@ -5,16 +5,13 @@
 //! ARCHITECTURE.md says where everything lives, and what each room must not know.
 
 mod api;
-pub mod ddl;
-pub mod expression;
 pub mod id;
-mod json;
 pub mod mint;
 mod pg;
-pub mod placement;
 pub mod published;
 mod report;
 mod settings;
+pub mod shard;
 
 use pgrx::prelude::*;
 

@@ -15,8 +15,8 @@ use crate::pg::relation::{NotLocked, NotRun};
 use crate::pg::sequence::NoSuchRelation;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::timestamp_of;
-use crate::placement::Elsewhere;
 use crate::settings;
+use crate::shard::placement::Elsewhere;
 
 /// What every function that SQL calls returns.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;

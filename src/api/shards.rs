@@ -7,13 +7,13 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::ddl::without_concurrently;
-use crate::expression;
 use crate::pg::parser::{self, Kind};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::session;
 use crate::pg::text::Text;
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
+use crate::shard::ddl::without_concurrently;
+use crate::shard::expression;
 
 /// Floor modulo: the remainder of a negative key is none.
 #[pg_extern(sql = false)]

@@ -11,7 +11,7 @@ use super::pauses;
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::id::{Layout, Shard, WriterSlot};
-use crate::placement::{Assignment, Elsewhere, Fence, Placement, shard_of_schema};
+use crate::shard::placement::{Assignment, Elsewhere, Fence, Placement, shard_of_schema};
 
 /// The table that is said to have changed whenever the map or a fence has.
 const MAP: &CStr = c"map";

@@ -1,6 +1,6 @@
 //! Expressions as the catalog stores them.
 
-use insta_ids::expression::{essence, minted_shards};
+use insta_ids::shard::expression::{essence, minted_shards};
 use proptest::prelude::*;
 
 /// The default `next_id(3, 'insta3.table_id_seq')`, as PostgreSQL 15 stores it, with these OIDs and at this place.

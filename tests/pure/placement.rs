@@ -1,6 +1,6 @@
 //! Where shards are: against a plain walk through the map.
 
-use insta_ids::placement::{Assignment, Fence, Placement, shard_of_schema};
+use insta_ids::shard::placement::{Assignment, Fence, Placement, shard_of_schema};
 use proptest::prelude::*;
 
 fn node(name: &str) -> Vec<u8> {
