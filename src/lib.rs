@@ -10,7 +10,6 @@ pub mod mint;
 mod pg;
 pub mod published;
 mod report;
-mod settings;
 pub mod shard;
 
 use pgrx::prelude::*;
@@ -80,7 +79,7 @@ extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::errors::hide_backtraces();
-    settings::define();
+    pg::settings::define();
     pg::shared::prepare();
 }
 

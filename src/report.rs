@@ -6,16 +6,16 @@ use pgrx::prelude::*;
 use crate::id::{
     self, InvalidLayout, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable,
 };
-use crate::mint::{Event, Refusal};
+use crate::mint::Refusal;
 use crate::pg::catalog::Altered;
 use crate::pg::lease::NoLease;
 use crate::pg::map::NotMinted;
 use crate::pg::parser::SyntaxError;
 use crate::pg::relation::{NotLocked, NotRun};
 use crate::pg::sequence::NoSuchRelation;
+use crate::pg::settings;
 use crate::pg::shared::Unavailable;
-use crate::pg::timestamp::timestamp_of;
-use crate::settings;
+use crate::pg::timestamp::{duration, timestamp_of};
 use crate::shard::placement::Elsewhere;
 
 /// What every function that SQL calls returns.
@@ -292,30 +292,6 @@ impl From<Elsewhere> for ErrorReport {
 
 const CLOCK_HINT: &str = "Correct the clock; ids then go on by themselves. If the clock is right and had run ahead \
     before, call insta_ids.reset_clock().";
-
-/// A time between two instants, as an operator reads it: `1 h 59 min 3.250 s`.
-fn duration(ms: i64) -> String {
-    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-    let seconds = format!("{seconds}.{:03} s", ms % 1000);
-    match (hours, minutes) {
-        (0, 0) => seconds,
-        (0, minutes) => format!("{minutes} min {seconds}"),
-        (hours, minutes) => format!("{hours} h {minutes} min {seconds}"),
-    }
-}
-
-/// Tells the server's log what an operator should know of the clock.
-pub(crate) fn log(event: Event) {
-    let message = match event {
-        Event::SteppedBack { us } => format!("clock stepped back by {}", duration((us + 999) / 1000)),
-        Event::StartedBehind { ms } => {
-            format!("clock is {} behind the lease of this database", duration(ms))
-        }
-    };
-    report(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message)
-        .set_detail("Ids go on from the last time that may have been used.")
-        .report(PgLogLevel::LOG);
-}
 
 /// Tells the caller of `reset_clock` what was given up.
 pub(crate) fn warn_of_reset(clock: Millis, used: Millis) {

@@ -15,10 +15,9 @@ mod version;
 use crate::mint::{Mint, Refusal};
 use crate::pg::clock::ServerClock;
 use crate::pg::lease::LeaseSequence;
-use crate::pg::session;
 use crate::pg::shared::Shared;
+use crate::pg::{session, settings};
 use crate::report::Failure;
-use crate::settings;
 
 /// Does what only a session that may mint can do: with the server's state, its clocks and settings, and the
 /// lease of the session's database.

@@ -4,10 +4,9 @@ use std::ffi::{c_int, c_long};
 
 use pgrx::pg_sys;
 
-use super::pauses;
+use super::{log, pauses};
 use crate::id::Millis;
 use crate::mint::{Clock, Event, Reading};
-use crate::report;
 
 /// A wait goes back to the loop after this long at the latest, so that a clock that was set meanwhile
 /// is noticed. In milliseconds.
@@ -81,7 +80,7 @@ impl Clock for ServerClock {
     }
 
     fn tell(&self, event: Event) {
-        report::log(event);
+        log::clock_event(event);
     }
 }
 

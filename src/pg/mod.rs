@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod errors;
 pub(crate) mod layout;
 pub(crate) mod lease;
+mod log;
 pub(crate) mod map;
 pub(crate) mod parser;
 pub(crate) mod pauses;
@@ -14,12 +15,7 @@ pub(crate) mod relation;
 pub(crate) mod rows;
 pub(crate) mod sequence;
 pub(crate) mod session;
+pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod text;
 pub(crate) mod timestamp;
-
-/// Keeps others from making settings under the extension's prefix, and tells of misspelt ones.
-pub(crate) fn reserve_setting_prefix() {
-    // SAFETY: the string is static; called from `_PG_init`, after the settings were defined.
-    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"insta_ids".as_ptr()) };
-}

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pgrx::{GucSetting, pg_sys};
+use pgrx::pg_sys;
 
 /// The session's number among the server's processes: no other has it at the same time. There are as many as the
 /// settings let there be processes, and they are dealt out in any order.
@@ -16,12 +16,6 @@ pub(crate) fn number() -> usize {
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     let number = unsafe { pg_sys::MyProcNumber };
     usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-/// What a setting is now. pgrx looks at each time which thread asks.
-pub(crate) fn value(setting: &GucSetting<i32>) -> i32 {
-    // SAFETY: the server writes it between calls, in the one thread that there is.
-    unsafe { *setting.as_ptr() }
 }
 
 /// How the transactions of this session ended since [`note_transactions`]: none in an error, and how many committed.

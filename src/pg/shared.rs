@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pgrx::pg_sys;
 
 use super::clock::ServerClock;
+use super::settings;
 use crate::id::WriterSlot;
 use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
-use crate::settings;
 
 /// Marks the region as ours.
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");

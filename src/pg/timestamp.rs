@@ -25,3 +25,14 @@ pub(crate) fn timestamp_of(at: Millis) -> TimestampWithTimeZone {
         }
     })
 }
+
+/// A length of time in milliseconds, not negative, as an operator reads it: `1 h 59 min 3.250 s`.
+pub(crate) fn duration(ms: i64) -> String {
+    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+    let seconds = format!("{seconds}.{:03} s", ms % 1000);
+    match (hours, minutes) {
+        (0, 0) => seconds,
+        (0, minutes) => format!("{minutes} min {seconds}"),
+        (hours, minutes) => format!("{hours} h {minutes} min {seconds}"),
+    }
+}

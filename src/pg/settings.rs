@@ -2,10 +2,10 @@
 
 use std::ffi::CString;
 
-use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, pg_sys};
 
+use super::pauses;
 use crate::mint;
-use crate::pg::session::value;
 
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
@@ -50,8 +50,9 @@ pub(crate) fn define() {
         GucContext::Sighup,
         GucFlags::default(),
     );
-    crate::pg::pauses::define();
-    crate::pg::reserve_setting_prefix();
+    pauses::define();
+    // SAFETY: the string is static. The server then refuses other settings of this prefix, such as misspelt ones.
+    unsafe { pg_sys::MarkGUCPrefixReserved(c"insta_ids".as_ptr()) };
 }
 
 /// How far ids may run ahead of the clock, in milliseconds: 0 to 1000.
@@ -72,4 +73,11 @@ pub(crate) fn node() -> Vec<u8> {
 /// The writer slot of this server, as it is set.
 pub(crate) fn writer_slot() -> String {
     WRITER_SLOT.get().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The value of a setting of type integer. [`GucSetting::get`] also checks on each call which thread asks, which costs
+/// time on the way of an id.
+fn value(setting: &GucSetting<i32>) -> i32 {
+    // SAFETY: the server writes the value between calls, in the session's only thread.
+    unsafe { *setting.as_ptr() }
 }
