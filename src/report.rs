@@ -9,10 +9,11 @@ use crate::id::{
 use crate::mint::Refusal;
 use crate::pg::catalog::Altered;
 use crate::pg::lease::NoLease;
+use crate::pg::locks::NotLocked;
 use crate::pg::map::NotMinted;
+use crate::pg::owner::NotRun;
 use crate::pg::parser::SyntaxError;
-use crate::pg::relation::{NotLocked, NotRun};
-use crate::pg::sequence::NoSuchRelation;
+use crate::pg::relation::NoSuchRelation;
 use crate::pg::settings;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::{duration, timestamp_of};

@@ -7,8 +7,8 @@ use pgrx::prelude::*;
 
 use crate::id::{Id, Layout};
 use crate::pg::layout::StoredLayout;
-use crate::pg::relation::c_string;
 use crate::pg::rows::{self, Which};
+use crate::pg::text::c_string;
 use crate::report::SqlResult;
 
 /// How many ids are of a kind, and one of them.

@@ -7,10 +7,10 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
+use crate::pg::locks::{self, LockMode};
 use crate::pg::parser::{self, Kind};
-use crate::pg::relation::{self, LockMode};
-use crate::pg::session;
-use crate::pg::text::Text;
+use crate::pg::text::{Text, c_string};
+use crate::pg::{memory, owner, rows, transactions};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::expression;
@@ -43,7 +43,7 @@ fn statements(
     >,
     ErrorReport,
 > {
-    let text = relation::c_string(ddl);
+    let text = c_string(ddl);
     let statements = parser::statements(&text).map_err(|error| NotSql { ddl, error })?;
     Ok(TableIterator::new(statements.into_iter().map(|statement| {
         let (kind, at_once) = match statement.kind {
@@ -61,54 +61,54 @@ fn statements(
 
 #[pg_extern(sql = false)]
 fn note_transactions(failed: bool) {
-    session::note_transactions(failed);
+    transactions::note_transactions(failed);
 }
 
 #[pg_extern(sql = false)]
 fn transactions_committed() -> Option<bool> {
-    session::transactions_committed()
+    transactions::transactions_committed()
 }
 
 #[pg_extern(sql = false)]
 fn lock_schema(schema: pg_sys::Oid) {
-    session::lock_schema(schema);
+    locks::lock_schema(schema);
 }
 
 #[pg_extern(sql = false)]
 fn lock_relation(relation: pg_sys::Oid, mode: &[u8]) -> SqlResult<()> {
     let mode = LockMode::parse(mode).ok_or(NoLockMode(mode))?;
-    Ok(relation::lock(relation, mode)?)
+    Ok(locks::lock(relation, mode)?)
 }
 
 #[pg_extern(sql = false)]
 fn hold_name(relation: pg_sys::Oid) {
-    relation::hold_name(relation);
+    locks::hold_name(relation);
 }
 
 #[pg_extern(sql = false)]
 fn hold_schema_of(relation: pg_sys::Oid) -> SqlResult<()> {
-    Ok(relation::hold_schema_of(relation)?)
+    Ok(locks::hold_schema_of(relation)?)
 }
 
 #[pg_extern(sql = false)]
 fn has_rows(table: pg_sys::Oid) -> SqlResult<bool> {
-    Ok(relation::has_rows(table)?)
+    Ok(rows::has_rows(table)?)
 }
 
 #[pg_extern(sql = false)]
 fn last_value(sequence: pg_sys::Oid) -> SqlResult<Option<i64>> {
-    Ok(relation::last_value(sequence)?)
+    Ok(rows::last_value(sequence)?)
 }
 
 /// The command as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
 #[pg_extern(sql = false)]
 fn as_owner(relation: pg_sys::Oid, command: &[u8]) -> SqlResult<()> {
-    Ok(relation::run_as_owner(relation, &relation::c_string(command))?)
+    Ok(owner::run_as_owner(relation, &c_string(command))?)
 }
 
 #[pg_extern(sql = false)]
 fn limit_catalog_cache() {
-    session::limit_catalog_cache();
+    memory::limit_catalog_cache();
 }
 
 /// Trees and names as bytes: in a database whose encoding is not UTF-8 they may be no `str`.

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pgrx::pg_sys;
 
 use super::catalog::{relation, tell_of_changes};
+use super::owner::as_superuser;
 use super::pauses;
-use super::relation::as_user;
-use super::sequence::database;
+use super::session::database;
 use crate::id::Millis;
 use crate::mint::{LeaseKey, Lock, Record};
 
@@ -72,7 +72,7 @@ impl LeaseSequence {
     }
 
     fn value(&self) -> Option<Millis> {
-        as_owner(|| {
+        as_superuser(|| {
             // SAFETY: takes the OID of a sequence, which the caller has locked.
             unsafe {
                 pgrx::direct_function_call::<i64>(pg_sys::pg_sequence_last_value, &[Some(self.0.into())])
@@ -124,7 +124,7 @@ impl Record for LeaseSequence {
 
     fn write(&self, until: Millis) {
         pauses::at("before writing");
-        as_owner(|| {
+        as_superuser(|| {
             let arguments = [Some(self.0.into()), Some(until.get().into())];
             // SAFETY: takes the OID of a sequence and a value. The WAL position is this process's own.
             unsafe {
@@ -135,12 +135,6 @@ impl Record for LeaseSequence {
         });
         pauses::at("flushed");
     }
-}
-
-/// Runs `access` with the rights of the server's first superuser: nobody else has any on the sequence. It is
-/// C code of the server's that calls nothing of a user's.
-fn as_owner<T>(access: impl FnOnce() -> T) -> T {
-    as_user(pg_sys::BOOTSTRAP_SUPERUSERID.into(), pg_sys::SECURITY_LOCAL_USERID_CHANGE, access)
 }
 
 /// Called by the server when a relation has changed, or all may have.

@@ -10,8 +10,7 @@ use pgrx::datum::{FromDatum, IntoDatum};
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::{PgTupleDesc, pg_sys};
 
-use super::relation::open_owned;
-use super::sequence::NoSuchRelation;
+use super::relation::{NoSuchRelation, open_owned, open_readable};
 
 /// Which values of a column are read.
 #[derive(Clone, Copy)]
@@ -85,6 +84,22 @@ pub(crate) fn visit_hashes(table: pg_sys::Oid, mut visit: impl FnMut(i64)) -> Re
     })
 }
 
+/// Whether a table has a row that the newest snapshot sees; `false` for one without rows of its own, as a partitioned one.
+pub(crate) fn has_rows(table: pg_sys::Oid) -> Result<bool, NoSuchRelation> {
+    Ok(first_row(table, pg_sys::RELKIND_RELATION, |_, _| ())?.is_some())
+}
+
+/// The last value that a sequence gave out, or its first before it gave out any; `None` if the OID is no sequence's.
+pub(crate) fn last_value(sequence: pg_sys::Oid) -> Result<Option<i64>, NoSuchRelation> {
+    const LAST_VALUE: i32 = 1;
+    let value = first_row(sequence, pg_sys::RELKIND_SEQUENCE, |row, columns| {
+        let mut is_null = false;
+        // SAFETY: the row of a sequence begins with its last value, a `bigint`.
+        unsafe { i64::from_datum(pg_sys::heap_getattr(row, LAST_VALUE, columns, &mut is_null), is_null) }
+    });
+    Ok(value?.flatten())
+}
+
 /// How many rows of its own a table has.
 pub(crate) fn count(table: pg_sys::Oid) -> Result<i64, NoSuchRelation> {
     let mut rows = 0;
@@ -113,6 +128,28 @@ fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<
         pg_sys::relation_close(opened, pg_sys::AccessShareLock.cast_signed());
     }
     Ok(())
+}
+
+/// What `read` makes of the first row of a relation that the newest snapshot sees. Returns `None` if there is no row, or if
+/// the relation is of another kind. Raises PostgreSQL's own error if the user may not SELECT from the relation.
+fn first_row<T>(
+    relation: pg_sys::Oid,
+    kind: u8,
+    read: impl FnOnce(pg_sys::HeapTuple, pg_sys::TupleDesc) -> T,
+) -> Result<Option<T>, NoSuchRelation> {
+    let opened = open_readable(relation)?;
+    let (mut value, mut read) = (None, Some(read));
+    // SAFETY: the relation is open until it is closed here.
+    unsafe {
+        if (*(*opened).rd_rel).relkind.to_ne_bytes() == [kind] {
+            each_row(opened, ptr::null_mut(), |row, columns| {
+                value = read.take().map(|read| read(row, columns));
+                false
+            });
+        }
+        pg_sys::relation_close(opened, pg_sys::NoLock.cast_signed());
+    }
+    Ok(value)
 }
 
 /// Calls `visit` with each row that a snapshot sees until it returns `false`; a NULL is the newest snapshot.

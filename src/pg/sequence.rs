@@ -10,6 +10,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::impl_sql_translatable;
 
 use super::argument::ByValue;
+use super::relation::NoSuchRelation;
 
 // SAFETY: declared as in commands/sequence.h, the same in PostgreSQL 15 to 18; pgrx's bindings leave it out.
 unsafe extern "C-unwind" {
@@ -19,9 +20,6 @@ unsafe extern "C-unwind" {
 /// A sequence as an argument of type `regclass`. Whether it is one, `nextval` says.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequence(pg_sys::Oid);
-
-/// The OID of an argument is no relation's.
-pub(crate) struct NoSuchRelation(pub(crate) u32);
 
 impl Sequence {
     pub(crate) fn oid(self) -> u32 {
@@ -109,12 +107,6 @@ pub(crate) fn refuse_if_read_only(command: &'static CStr) {
 fn is_no_relation(cause: Option<&CaughtError>) -> bool {
     matches!(cause, Some(CaughtError::PostgresError(error))
         if error.message().starts_with("could not open relation with OID"))
-}
-
-/// The OID of the database that the session is connected to.
-pub(crate) fn database() -> u32 {
-    // SAFETY: a global of this process, set before any function runs and never changed.
-    unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
 impl_sql_translatable!(Sequence, "regclass");

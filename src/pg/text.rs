@@ -1,5 +1,7 @@
 //! Texts in whatever encoding the database has.
 
+use std::ffi::CString;
+
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::{Datum, IntoDatum};
 use pgrx::pg_sys;
@@ -27,4 +29,9 @@ unsafe impl BoxRet for Text {
         // SAFETY: the caller keeps what `BoxRet` asks of it.
         unsafe { self.0.box_into(fcinfo) }
     }
+}
+
+/// A text as the server's functions take it. A text of SQL has no NULs.
+pub(crate) fn c_string(text: &[u8]) -> CString {
+    CString::new(text).unwrap_or_default()
 }
