@@ -303,6 +303,12 @@ fn tables_that_were_altered() {
     );
     client.batch_execute("ALTER TABLE insta_ids_internal.fence ALTER to_node TYPE name").unwrap();
     other.batch_execute("SELECT next_id(5, 's')").unwrap();
+    // Columns are found by their names, wherever they are.
+    client.batch_execute("ALTER TABLE insta_ids_internal.fence DROP to_node").unwrap();
+    let error = refused(&mut other, "SELECT next_id(5, 's')");
+    assert_eq!(error.detail(), Some("Column \"to_node\" is missing, has another type, or holds a NULL."));
+    client.batch_execute("ALTER TABLE insta_ids_internal.fence ADD to_node name").unwrap();
+    other.batch_execute("SELECT next_id(5, 's')").unwrap();
 }
 
 /// A foreign table cannot be locked by LOCK TABLE, and is waited for as others are.
