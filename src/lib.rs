@@ -1,20 +1,15 @@
 //! Instagram's sharded 64-bit ids, minted inside PostgreSQL.
 //!
-//! This file is wiring only. The way of an id through the house is one line:
-//! `api::minting::generate` -> `pg::sequence` -> [`mint`] -> [`id`].
-//! ARCHITECTURE.md says where everything lives, and what each room must not know.
+//! This file only lists the modules, the files of SQL in the order in which CREATE EXTENSION runs them, and what the server
+//! calls when it loads the library. ARCHITECTURE.md says what each module does.
 
 mod api;
-pub mod ddl;
-pub mod expression;
 pub mod id;
-mod json;
 pub mod mint;
 mod pg;
-pub mod placement;
 pub mod published;
 mod report;
-mod settings;
+pub mod shard;
 
 use pgrx::prelude::*;
 
@@ -75,22 +70,22 @@ sql_files! {
     "privileges" "../sql/privileges.sql"
 }
 
-/// Called by the server when it loads the library.
+/// The server calls this once, when it loads the library.
 #[allow(non_snake_case)]
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::errors::hide_backtraces();
-    settings::define();
+    pg::settings::define();
     pg::shared::prepare();
 }
 
 #[cfg(any(test, feature = "pg_test"))]
 mod tests;
 
-/// What `cargo pgrx test` asks of an extension.
+/// What `cargo pgrx test` expects of an extension.
 #[cfg(test)]
 pub mod pg_test {
-    /// Nothing is set up beforehand.
+    /// Sets up nothing.
     pub fn setup(_options: Vec<&str>) {}
 
     /// Lines for the test server's postgresql.conf.

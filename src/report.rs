@@ -1,4 +1,7 @@
-//! What users are told: each error's SQLSTATE, message, DETAIL and HINT. The only place with SQLSTATEs.
+//! Errors as users see them: each with its SQLSTATE, message, DETAIL and HINT.
+//!
+//! No other file names an SQLSTATE. The other modules return errors of their own types, which this one converts. The types
+//! here are errors that `api` finds in its arguments.
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -6,22 +9,24 @@ use pgrx::prelude::*;
 use crate::id::{
     self, InvalidLayout, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable,
 };
-use crate::mint::{Event, Refusal};
+use crate::mint::MintError;
 use crate::pg::catalog::Altered;
 use crate::pg::lease::NoLease;
+use crate::pg::locks::NotLocked;
 use crate::pg::map::NotMinted;
+use crate::pg::owner::NotRun;
 use crate::pg::parser::SyntaxError;
-use crate::pg::relation::{NotLocked, NotRun};
-use crate::pg::sequence::NoSuchRelation;
+use crate::pg::relation::NoSuchRelation;
+use crate::pg::settings;
 use crate::pg::shared::Unavailable;
-use crate::pg::timestamp::timestamp_of;
-use crate::placement::Elsewhere;
-use crate::settings;
+use crate::pg::timestamp::{duration, timestamp_of};
+use crate::shard::placement::NotHere;
 
-/// What every function that SQL calls returns.
+/// The result of a function that SQL calls.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
 
-/// An error on its way to SQL, in one word: beside it an id stays in registers, where [`SqlResult`] goes through memory.
+/// An error on the way of an id, in one word. With it, `Result<Id, Failure>` stays in registers; [`SqlResult`] is returned
+/// through memory.
 pub(crate) struct Failure(Box<ErrorReport>);
 
 impl From<Failure> for ErrorReport {
@@ -41,30 +46,30 @@ macro_rules! fails_with {
     };
 }
 
-fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal NotMinted);
+fails_with!(id::Error NoSuchRelation Unavailable NoLease MintError NotMinted);
 
-/// A count of ids below zero.
+/// A count of ids is below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
 
-/// A text that is no layout.
+/// A text is no layout.
 pub(crate) struct NotALayout<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) why: TextError,
 }
 
-/// A text that is no short code.
+/// A text is no short code.
 pub(crate) struct NotAShortcode<'a> {
     pub(crate) code: &'a [u8],
     pub(crate) why: ShortcodeError,
 }
 
-/// A number of shards below one.
+/// A number of shards is below one.
 pub(crate) struct NoShards(pub(crate) i32);
 
-/// A text that names no lock mode.
+/// A text names no lock mode.
 pub(crate) struct NoLockMode<'a>(pub(crate) &'a [u8]);
 
-/// A text that the server's grammar refuses.
+/// The server's grammar refuses a text of DDL.
 pub(crate) struct NotSql<'a> {
     pub(crate) ddl: &'a [u8],
     pub(crate) error: SyntaxError,
@@ -72,6 +77,9 @@ pub(crate) struct NotSql<'a> {
 
 /// No ticket server has this name.
 pub(crate) struct NoTicketServer<'a>(pub(crate) &'a [u8]);
+
+/// The server's writer slot was set to a text that is no slot.
+pub(crate) struct InvalidWriterSlot;
 
 impl From<id::Error> for ErrorReport {
     fn from(error: id::Error) -> Self {
@@ -173,13 +181,13 @@ impl From<NoLease> for ErrorReport {
     }
 }
 
-impl From<Refusal> for ErrorReport {
-    fn from(refusal: Refusal) -> Self {
+impl From<MintError> for ErrorReport {
+    fn from(refusal: MintError) -> Self {
         let not_now = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         let full = PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED;
         match refusal {
-            Refusal::Id(error) => error.into(),
-            Refusal::ClockBehind { time, clock } => report(
+            MintError::Id(error) => error.into(),
+            MintError::ClockBehind { time, clock } => report(
                 not_now,
                 format!("clock is {} behind the time of ids", duration(time.get() - clock.get())),
             )
@@ -190,7 +198,7 @@ impl From<Refusal> for ErrorReport {
                 duration(settings::clock_tolerance_ms())
             ))
             .set_hint(CLOCK_HINT),
-            Refusal::LeaseAhead { until, clock } => report(
+            MintError::LeaseAhead { until, clock } => report(
                 not_now,
                 format!("clock is {} behind the lease of this database", duration(until.get() - clock.get())),
             )
@@ -201,7 +209,7 @@ impl From<Refusal> for ErrorReport {
                 duration(settings::clock_tolerance_ms())
             ))
             .set_hint(CLOCK_HINT),
-            Refusal::TooFarAhead { until, clock } => report(
+            MintError::TooFarAhead { until, clock } => report(
                 PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
                 format!("time {} is too far ahead of the clock", timestamp_of(until)),
             )
@@ -210,11 +218,11 @@ impl From<Refusal> for ErrorReport {
                 timestamp_of(clock),
                 duration(settings::clock_tolerance_ms())
             )),
-            Refusal::RecordGone => NoLease.into(),
-            Refusal::TooManyLeases => report(full, "too many databases mint ids at once")
+            MintError::LeaseGone => NoLease.into(),
+            MintError::TooManyLeases => report(full, "too many databases mint ids at once")
                 .set_detail("Each database that mints holds a lease in shared memory, for which there is room for 1024.")
                 .set_hint("Try again in some seconds."),
-            Refusal::TooManyResets => report(full, "clock was reset too often")
+            MintError::TooManyResets => report(full, "clock was reset too often")
                 .set_detail("It can be reset 4094 times while the server runs.")
                 .set_hint("Restart the server."),
         }
@@ -225,8 +233,8 @@ impl From<NotMinted> for ErrorReport {
     fn from(why: NotMinted) -> Self {
         let code = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         match why {
-            NotMinted::Elsewhere(elsewhere) => elsewhere.into(),
-            NotMinted::NotTaken { slot: Some(slot), taken } => {
+            NotMinted::NotHere(not_here) => not_here.into(),
+            NotMinted::SlotNotTaken { slot: Some(slot), taken } => {
                 let taken = taken.map_or_else(|| "an invalid one".into(), |taken| taken.to_string());
                 report(code, format!("writer slot {slot} has not been taken in this database"))
                     .set_detail(format!(
@@ -236,39 +244,43 @@ impl From<NotMinted> for ErrorReport {
                         "If no server has minted its ids yet: SELECT insta_ids.acquire_writer_slot('-infinity').",
                     )
             }
-            NotMinted::NotTaken { slot: None, .. } => no_writer_slot(),
+            NotMinted::SlotNotTaken { slot: None, .. } => InvalidWriterSlot.into(),
             NotMinted::Altered(altered) => altered.into(),
         }
     }
 }
 
 impl From<Altered> for ErrorReport {
-    fn from(Altered(table): Altered) -> Self {
+    fn from(Altered { table, column }: Altered) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             format!("table insta_ids_internal.{} is not as the extension made it", readable(&table)),
         )
-        .set_detail("A column that the library reads is of another type, or is not where it was.")
-        .set_hint("Undo what was altered. If a column was dropped, dump the database and restore it.")
+        .set_detail(format!(
+            "Column \"{}\" is missing, has another type, or holds a NULL.",
+            readable(column.to_bytes())
+        ))
+        .set_hint("Undo the change of the column with ALTER TABLE.")
     }
 }
 
-/// What is set as the server's writer slot is none.
-pub(crate) fn no_writer_slot() -> ErrorReport {
-    report(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        "this server has no writer slot",
-    )
-    .set_detail(format!(
-        "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two up to {} that is greater.",
-        readable(settings::writer_slot().as_bytes()),
-        WriterSlot::MOST
-    ))
-    .set_hint("Set it in postgresql.conf, and restart the server.")
+impl From<InvalidWriterSlot> for ErrorReport {
+    fn from(InvalidWriterSlot: InvalidWriterSlot) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "this server has no writer slot",
+        )
+        .set_detail(format!(
+            "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two up to {} that is greater.",
+            readable(settings::writer_slot().as_bytes()),
+            WriterSlot::MAX_SLOTS
+        ))
+        .set_hint("Set it in postgresql.conf, and restart the server.")
+    }
 }
 
-impl From<Elsewhere> for ErrorReport {
-    fn from(Elsewhere { shard, is_fenced, is_in_doubt, to, node, here, version }: Elsewhere) -> Self {
+impl From<NotHere> for ErrorReport {
+    fn from(NotHere { shard, is_fenced, is_in_doubt, to, node, here, version }: NotHere) -> Self {
         let code = PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION;
         let name = |node: &[u8]| format!("node \"{}\"", readable(node));
         let here = if here.is_empty() { "no node".into() } else { name(&here) };
@@ -293,31 +305,7 @@ impl From<Elsewhere> for ErrorReport {
 const CLOCK_HINT: &str = "Correct the clock; ids then go on by themselves. If the clock is right and had run ahead \
     before, call insta_ids.reset_clock().";
 
-/// A time between two instants, as an operator reads it: `1 h 59 min 3.250 s`.
-fn duration(ms: i64) -> String {
-    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-    let seconds = format!("{seconds}.{:03} s", ms % 1000);
-    match (hours, minutes) {
-        (0, 0) => seconds,
-        (0, minutes) => format!("{minutes} min {seconds}"),
-        (hours, minutes) => format!("{hours} h {minutes} min {seconds}"),
-    }
-}
-
-/// Tells the server's log what an operator should know of the clock.
-pub(crate) fn log(event: Event) {
-    let message = match event {
-        Event::SteppedBack { us } => format!("clock stepped back by {}", duration((us + 999) / 1000)),
-        Event::StartedBehind { ms } => {
-            format!("clock is {} behind the lease of this database", duration(ms))
-        }
-    };
-    report(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message)
-        .set_detail("Ids go on from the last time that may have been used.")
-        .report(PgLogLevel::LOG);
-}
-
-/// Tells the caller of `reset_clock` what was given up.
+/// Warns the caller of `reset_clock` which times may be used again: those from `clock` to `used`.
 pub(crate) fn warn_of_reset(clock: Millis, used: Millis) {
     let message = if used > clock {
         format!("ids of times from {} to {} can be minted again", timestamp_of(clock), timestamp_of(used))
@@ -401,15 +389,20 @@ impl From<NoTicketServer<'_>> for ErrorReport {
 }
 
 fn time_out_of_range(at: Millis, times: Times) -> ErrorReport {
-    let place = if at < times.first { "before the first id" } else { "past the last id" };
-    report(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, format!("time {} is {place}", timestamp_of(at)))
-        .set_detail(format!(
-            "Ids hold times from {} to {}.",
-            timestamp_of(times.first),
-            timestamp_of(times.last)
-        ))
+    let time = timestamp_of(at);
+    let message = if at < times.first {
+        format!("time {time} is before the first id")
+    } else {
+        format!("time {time} is past the last id")
+    };
+    report(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, message).set_detail(format!(
+        "Ids hold times from {} to {}.",
+        timestamp_of(times.first),
+        timestamp_of(times.last)
+    ))
 }
 
+/// A report without DETAIL and HINT. Its place in the source is the caller's.
 #[track_caller]
 fn report(code: PgSqlErrorCode, message: impl Into<String>) -> ErrorReport {
     ErrorReport::new(code, message.into(), "insta_ids")

@@ -1,10 +1,10 @@
-//! Reading.
+//! Reading ids: their parts, the least and the greatest id of an instant, and short codes.
 
 use pgrx::datum::{JsonB, TimestampWithTimeZone};
 use pgrx::prelude::*;
+use serde_json::Value;
 
-use crate::id::{Id, Layout, shortcode};
-use crate::json;
+use crate::id::{Id, Layout, instant, shortcode};
 use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
 use crate::pg::timestamp::{millis_of, timestamp_of};
@@ -42,12 +42,12 @@ fn id_seq_layout(id: i64, layout: StoredLayout) -> SqlResult<i32> {
 
 #[pg_extern(sql = false)]
 fn id_json(id: i64) -> JsonB {
-    JsonB(json::parts(Layout::INSTAGRAM, Id::from_bits(id)))
+    json(Layout::INSTAGRAM, Id::from_bits(id))
 }
 
 #[pg_extern(sql = false)]
 fn id_json_layout(id: i64, layout: StoredLayout) -> SqlResult<JsonB> {
-    Ok(JsonB(json::parts(layout.try_into()?, Id::from_bits(id))))
+    Ok(json(layout.try_into()?, Id::from_bits(id)))
 }
 
 #[pg_extern(sql = false)]
@@ -75,9 +75,18 @@ fn id_shortcode(id: i64) -> String {
     shortcode::encode(Id::from_bits(id))
 }
 
-/// Its SQL is in sql/reading.sql, as to pgrx these bytes would be a `bytea`: in a database whose encoding is not
-/// UTF-8 a text may be no `str`.
 #[pg_extern(sql = false)]
 fn shortcode_id(code: &[u8]) -> SqlResult<i64> {
     Ok(shortcode::decode(code).map_err(|why| NotAShortcode { code, why })?.bits())
+}
+
+/// The parts of an id. The id is text, because JavaScript's numbers lose digits beyond 2^53. The time is text in UTC, so it
+/// is the same in sessions of all time zones.
+fn json(layout: Layout, id: Id) -> JsonB {
+    JsonB(Value::from_iter([
+        ("id", Value::from(id.bits().to_string())),
+        ("at", instant::format(layout.time_of(id)).into()),
+        ("shard", layout.shard_of(id).into()),
+        ("seq", layout.seq_of(id).into()),
+    ]))
 }

@@ -1,7 +1,7 @@
 //! What the text of a function is made of, as PostgreSQL's lexer has it.
 
 use super::Unreadable;
-use crate::ddl::{comment, is_of_word, length_to};
+use crate::shard::ddl::{comment, is_of_word, length_to};
 
 /// A piece of the text, and where it begins.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! DDL without CONCURRENTLY.
 
-use insta_ids::ddl::without_concurrently;
+use insta_ids::shard::ddl::without_concurrently;
 use proptest::prelude::*;
 
 fn without(statement: &str) -> String {

@@ -2,10 +2,10 @@
 
 use std::ffi::CString;
 
-use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, pg_sys};
 
+use super::pauses;
 use crate::mint;
-use crate::pg::session::value;
 
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
@@ -17,17 +17,17 @@ pub(crate) fn define() {
     GucRegistry::define_int_guc(
         c"insta_ids.max_ahead_ms",
         c"Sets how far ids may run ahead of the clock.",
-        c"A sequence that is asked for more than 1024 ids in a millisecond takes them from the next milliseconds, this many at most, and then waits.",
+        c"If a sequence is asked for more than 1024 ids in a millisecond, it takes ids of up to so many later milliseconds, and then waits.",
         &MAX_AHEAD_MS,
         0,
-        mint::MOST_AHEAD_MS,
+        mint::MAX_AHEAD_MS,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
         c"insta_ids.clock_tolerance",
         c"Sets how far the clock may be behind the time of ids.",
-        c"A clock that was set back by less does no harm: ids go on from the last time used. By more, next_id fails until the clock is right again.",
+        c"If the clock is behind by less, ids go on from the last time used. If it is behind by more, next_id fails until the clock is right again.",
         &CLOCK_TOLERANCE_S,
         10,
         366 * 24 * 3600,
@@ -36,22 +36,23 @@ pub(crate) fn define() {
     );
     GucRegistry::define_string_guc(
         c"insta_ids.node",
-        c"Sets the name that the shard map has for this server.",
-        c"What it was when the server started, or when the first session minted, is in force until the next start. Without a name, all shards are here.",
+        c"Sets the name of this server in the shard map.",
+        c"A change takes effect when the server is restarted. Without a name, all shards are on this server.",
         &NODE,
         GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(
         c"insta_ids.writer_slot",
-        c"Sets which ids are this server's, where several mint for one shard.",
-        c"As 0/2 and 1/2 on two of them: number and count, a power of two. What it was when the server started, or when the first session minted, is in force until the next start; each database takes it by insta_ids.acquire_writer_slot().",
+        c"Sets which ids this server mints, where several servers mint for one shard.",
+        c"Like 0/2 and 1/2 on two servers: the number of the slot, and how many slots there are, a power of two. A change takes effect when the server is restarted. Each database takes the slot by insta_ids.acquire_writer_slot().",
         &WRITER_SLOT,
         GucContext::Sighup,
         GucFlags::default(),
     );
-    crate::pg::pauses::define();
-    crate::pg::reserve_setting_prefix();
+    pauses::define();
+    // SAFETY: the string is static. The server then refuses other settings of this prefix, such as misspelt ones.
+    unsafe { pg_sys::MarkGUCPrefixReserved(c"insta_ids".as_ptr()) };
 }
 
 /// How far ids may run ahead of the clock, in milliseconds: 0 to 1000.
@@ -64,12 +65,19 @@ pub(crate) fn clock_tolerance_ms() -> i64 {
     i64::from(value(&CLOCK_TOLERANCE_S)) * 1000
 }
 
-/// The name of this server's node; empty if it has none. In force is what [`crate::pg::shared`] keeps of it.
+/// The name of this server's node as it is set now; empty if it has none. [`super::shared::this_node`] is the name in force.
 pub(crate) fn node() -> Vec<u8> {
     NODE.get().unwrap_or_default().into_bytes()
 }
 
-/// The writer slot of this server, as it is set.
+/// The text of the writer slot as it is set now. [`super::shared::writer_slot`] is the slot in force.
 pub(crate) fn writer_slot() -> String {
     WRITER_SLOT.get().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The value of a setting of type integer. [`GucSetting::get`] also checks on each call which thread asks, which costs
+/// time on the way of an id.
+fn value(setting: &GucSetting<i32>) -> i32 {
+    // SAFETY: the server writes the value between calls, in the session's only thread.
+    unsafe { *setting.as_ptr() }
 }
