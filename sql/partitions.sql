@@ -74,76 +74,18 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.partitions(regclass) IS 'partitions of a table, with their ids and times';
 
-CREATE OR REPLACE FUNCTION insta_ids.create_partitions(
-        parent regclass, every interval, first timestamptz, last timestamptz,
-        timezone text DEFAULT current_setting('TimeZone'), layout @extschema@.id_layout DEFAULT NULL)
-    RETURNS SETOF regclass
+-- The time zone and the layout of a table's partitions: those of the first call, in which they are written down. Raises an error
+-- if another one is asked for. NULL as the layout asks for that of the first call.
+CREATE OR REPLACE FUNCTION insta_ids_internal.remember_partitioned_table(
+        parent regclass, timezone text, layout @extschema@.id_layout)
+    RETURNS insta_ids_internal.partitioned_table
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- From PostgreSQL 17 on there are infinite ones, without parts.
-    finite interval := CASE WHEN isfinite(every) THEN every END;
-    months integer := extract(year FROM finite) * 12 + extract(month FROM finite);
-    days integer := extract(day FROM finite);
-    ms numeric := extract(epoch FROM finite - make_interval(months => months, days => days)) * 1000;
     remembered insta_ids_internal.partitioned_table;
-    epoch timestamptz;
-    facts record;
-    there int8range[];
-    pending record;
-    zone text;
-    origin timestamp := '2001-01-01';
-    passed integer;
-    local timestamp;
-    lo timestamptz;
-    hi timestamptz;
-    bounds int8range;
-    suffix text;
-    name text;
-    partition text;
-    other record;
+    relname CONSTANT name := (SELECT c.relname FROM pg_class c WHERE c.oid = parent);
 BEGIN
-    -- Not STRICT, for the layout.
-    IF num_nulls(parent, every, first, last, timezone) > 0 THEN
-        RETURN;
-    END IF;
-    PERFORM insta_ids_internal.require_read_committed('partitions cannot be created');
-    IF (CASE
-            WHEN months > 0 THEN days = 0 AND ms = 0
-            WHEN days > 0 THEN months = 0 AND ms = 0
-            ELSE months = 0 AND days = 0 AND ms > 0 AND ms < 86400000 AND ms = trunc(ms)
-        END) IS NOT TRUE
-    THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('interval "%s" is not a length of partitions', every),
-            DETAIL = 'Partitions are whole months long, or whole days, or less than a day and whole milliseconds.';
-    ELSIF first > last THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'first is later than last',
-            DETAIL = format('They are %s and %s.', first, last);
-    END IF;
-    -- Refuses what is no such parent.
-    PERFORM insta_ids.partitions(parent);
-
-    -- What ATTACH PARTITION takes: writers and readers go on, other calls wait, and find the partitions.
-    PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
-    PERFORM insta_ids_internal.hold_schema_of(parent);
-
-    SELECT c.relname, n.nspname, t.spcname, m.amname, k.attname AS key, d.relname AS rest_name,
-           pg_get_userbyid(c.relowner) AS owner
-    INTO facts
-    FROM pg_class c
-    JOIN pg_namespace n ON n.oid = c.relnamespace
-    JOIN pg_partitioned_table p ON p.partrelid = c.oid
-    JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = p.partattrs[0]
-    LEFT JOIN pg_class d ON d.oid = p.partdefid
-    LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
-    LEFT JOIN pg_am m ON m.oid = c.relam
-    WHERE c.oid = parent;
-
-    SELECT * INTO remembered FROM insta_ids_internal.partitioned_table p WHERE p.parent = create_partitions.parent;
+    SELECT * INTO remembered FROM insta_ids_internal.partitioned_table p WHERE p.parent = remember_partitioned_table.parent;
     IF NOT FOUND THEN
         IF upper(timezone) NOT IN ('UTC', 'UCT', 'GMT', 'ZULU')
             AND EXISTS (SELECT FROM pg_timezone_abbrevs a WHERE a.abbrev = upper(timezone))
@@ -160,50 +102,61 @@ BEGIN
     ELSIF lower(timezone) NOT IN (lower(remembered.timezone), lower(current_setting('TimeZone'))) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('partitions of "%s" are made in time zone "%s", not in "%s"',
-                facts.relname, remembered.timezone, timezone),
+            MESSAGE = format('partitions of "%s" are made in time zone "%s", not in "%s"', relname, remembered.timezone, timezone),
             DETAIL = 'The time zone of the first call holds for all later ones.',
             HINT = 'Leave the time zone out.';
     ELSIF layout::text <> remembered.layout::text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('ids of "%s" have the layout "%s", not "%s"', facts.relname, remembered.layout, layout),
+            MESSAGE = format('ids of "%s" have the layout "%s", not "%s"', relname, remembered.layout, layout),
             DETAIL = 'The layout of the first call holds for all later ones.',
             HINT = 'Leave the layout out.';
     END IF;
-    timezone := remembered.timezone;
-    layout := remembered.layout;
+    RETURN remembered;
+END
+$$;
 
-    epoch := insta_ids_internal.id_time(0::bigint, layout);
-    IF ms > 0 AND insta_ids_internal.id_min(epoch + every, layout) = 0 THEN
+-- The partitions of a length that begin before `last`, from the one that holds `first` on: what their names end in, from when to
+-- when they are, and their ids. Months and days are counted in local time, what is shorter in time that passes.
+CREATE OR REPLACE FUNCTION insta_ids_internal.partition_bounds(
+        every interval, first timestamptz, last timestamptz, timezone text, layout @extschema@.id_layout)
+    RETURNS TABLE (suffix text, lo timestamptz, hi timestamptz, ids int8range)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- From PostgreSQL 17 on there are infinite intervals, which have no parts.
+    finite CONSTANT interval := CASE WHEN isfinite(every) THEN every END;
+    months CONSTANT integer := extract(year FROM finite) * 12 + extract(month FROM finite);
+    days CONSTANT integer := extract(day FROM finite);
+    ms CONSTANT numeric := extract(epoch FROM finite - make_interval(months => months, days => days)) * 1000;
+    epoch CONSTANT timestamptz := insta_ids_internal.id_time(0::bigint, layout);
+    zone CONSTANT text := CASE WHEN ms > 0 THEN 'UTC' ELSE timezone END;
+    origin CONSTANT timestamp := CASE
+        WHEN ms > 0 THEN timestamp '2001-01-01' AT TIME ZONE timezone AT TIME ZONE zone ELSE '2001-01-01' END;
+    passed integer;
+    local timestamp := first AT TIME ZONE zone;
+BEGIN
+    IF (CASE
+            WHEN months > 0 THEN days = 0 AND ms = 0
+            WHEN days > 0 THEN months = 0 AND ms = 0
+            ELSE months = 0 AND days = 0 AND ms > 0 AND ms < 86400000 AND ms = trunc(ms)
+        END) IS NOT TRUE
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('interval "%s" is not a length of partitions', every),
+            DETAIL = 'Partitions are whole months long, or whole days, or less than a day and whole milliseconds.';
+    ELSIF ms > 0 AND insta_ids_internal.id_min(epoch + every, layout) = 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('interval "%s" is shorter than the unit of layout "%s"', every, layout);
     END IF;
-    -- Refuses what ids do not hold, before anything is made.
-    PERFORM insta_ids_internal.id_min(first, layout), insta_ids_internal.id_min(last, layout);
-    there := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
-    -- There can be one at most.
-    SELECT c.relname, p.ids INTO pending
-    FROM insta_ids.partitions(parent) p
-    JOIN pg_inherits h ON h.inhrelid = p.partition AND h.inhdetachpending
-    JOIN pg_class c ON c.oid = p.partition;
-
-    -- Months and days are counted in local time, what is shorter in time that passes.
-    IF ms > 0 THEN
-        zone := 'UTC';
-        origin := origin AT TIME ZONE timezone AT TIME ZONE zone;
-    ELSE
-        zone := timezone;
-    END IF;
-    local := first AT TIME ZONE zone;
     IF months > 0 THEN
         passed := (extract(year FROM local) - 2001) * 12 + extract(month FROM local) - 1;
         local := origin + make_interval(months => passed - passed % months);
     ELSE
         local := date_bin(every, local, origin);
     END IF;
-
     -- One early: where clocks show a midnight twice, the day begins at the second.
     local := local - every;
     LOOP
@@ -218,52 +171,123 @@ BEGIN
         local := local + every;
         hi := local AT TIME ZONE zone;
         CONTINUE WHEN hi <= first;
-        bounds := int8range(insta_ids_internal.id_min(lo, layout), insta_ids_internal.id_min(hi, layout));
-        IF bounds && pending.ids THEN
+        ids := int8range(insta_ids_internal.id_min(lo, layout), insta_ids_internal.id_min(hi, layout));
+        -- A day that a zone left out when it went over the date line is empty, as is a time within a unit of the layout.
+        CONTINUE WHEN isempty(ids);
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- Creates a partition for these ids, and attaches it with the rights of the parent's owner. The caller has locked the parent.
+CREATE OR REPLACE FUNCTION insta_ids_internal.add_partition(parent regclass, name text, ids int8range) RETURNS regclass
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    facts record;
+    partition text;
+BEGIN
+    SELECT n.nspname, t.spcname, m.amname, k.attname AS key, d.relname AS default_partition, pg_get_userbyid(c.relowner) AS owner
+    INTO facts
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_partitioned_table p ON p.partrelid = c.oid
+    JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = p.partattrs[0]
+    LEFT JOIN pg_class d ON d.oid = p.partdefid
+    LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+    LEFT JOIN pg_am m ON m.oid = c.relam
+    WHERE c.oid = parent;
+    partition := format('%I.%I', facts.nspname, name);
+    -- Not PARTITION OF, which would lock the parent against everybody. Identity and indexes come with ATTACH.
+    EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED', partition, parent)
+        || ' INCLUDING STORAGE INCLUDING COMPRESSION)'
+        || coalesce(' USING ' || quote_ident(facts.amname), '')
+        || coalesce(' TABLESPACE ' || quote_ident(facts.spcname), '');
+    IF facts.owner <> current_user THEN
+        EXECUTE format('ALTER TABLE %s OWNER TO %I', partition, facts.owner);
+    END IF;
+    BEGIN
+        PERFORM insta_ids_internal.as_owner(parent, format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
+            parent, partition, lower(ids), upper(ids)));
+    EXCEPTION WHEN check_violation THEN
+        IF facts.default_partition IS NULL THEN
+            RAISE;
+        END IF;
+        RAISE EXCEPTION USING
+            ERRCODE = 'check_violation',
+            MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.default_partition, name),
+            DETAIL = format('They are those with %1$I >= %2$s AND %1$I < %3$s.', facts.key, lower(ids), upper(ids)),
+            HINT = 'Move them out of it, create the partition, and insert them anew.';
+    END;
+    RETURN partition::regclass;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.create_partitions(
+        parent regclass, every interval, first timestamptz, last timestamptz,
+        timezone text DEFAULT current_setting('TimeZone'), layout @extschema@.id_layout DEFAULT NULL)
+    RETURNS SETOF regclass
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    remembered insta_ids_internal.partitioned_table;
+    present int8range[];
+    pending record;
+    wanted record;
+    name text;
+    other record;
+BEGIN
+    -- It is not STRICT, as the layout may be NULL.
+    IF num_nulls(parent, every, first, last, timezone) > 0 THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids_internal.require_read_committed('partitions cannot be created');
+    IF first > last THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'first is later than last',
+            DETAIL = format('They are %s and %s.', first, last);
+    END IF;
+    -- Refuses a table that is not partitioned by ids.
+    PERFORM insta_ids.partitions(parent);
+    -- The lock of ATTACH PARTITION: writers and readers go on. Other calls wait, and then find the partitions of this one.
+    PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
+    PERFORM insta_ids_internal.hold_schema_of(parent);
+    remembered := insta_ids_internal.remember_partitioned_table(parent, timezone, layout);
+    -- Refuses times that ids do not hold, before anything is created.
+    PERFORM insta_ids_internal.id_min(first, remembered.layout), insta_ids_internal.id_min(last, remembered.layout);
+    present := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
+    -- There is one at most.
+    SELECT c.relname, p.ids INTO pending
+    FROM insta_ids.partitions(parent) p
+    JOIN pg_inherits h ON h.inhrelid = p.partition AND h.inhdetachpending
+    JOIN pg_class c ON c.oid = p.partition;
+
+    FOR wanted IN
+        SELECT * FROM insta_ids_internal.partition_bounds(every, first, last, remembered.timezone, remembered.layout)
+    LOOP
+        IF wanted.ids && pending.ids THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('partition "%s" is being detached', pending.relname),
                 HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
         END IF;
-        -- Empty is a day that a zone left out when it went over the date line, and what is within a unit of the layout.
-        CONTINUE WHEN isempty(bounds) OR bounds = ANY (there);
-
+        CONTINUE WHEN wanted.ids = ANY (present);
         -- A cast to name cuts between characters.
-        name := substr((suffix || facts.relname)::name, length(suffix) + 1) || suffix;
-        IF bounds && ANY (there) THEN
+        name := (SELECT substr((wanted.suffix || c.relname)::name, length(wanted.suffix) + 1) || wanted.suffix
+            FROM pg_class c WHERE c.oid = parent);
+        IF wanted.ids && ANY (present) THEN
             SELECT c.relname, p.times INTO other
             FROM insta_ids.partitions(parent) p JOIN pg_class c ON c.oid = p.partition
-            WHERE p.ids && bounds ORDER BY p.ids LIMIT 1;
+            WHERE p.ids && wanted.ids ORDER BY p.ids LIMIT 1;
             RAISE EXCEPTION USING
                 ERRCODE = 'invalid_object_definition',
                 MESSAGE = format('partition "%s" would overlap partition "%s"', name, other.relname),
-                DETAIL = format('The new one is from %s to %s, the other from %s to %s.', lo, hi,
+                DETAIL = format('The new one is from %s to %s, the other from %s to %s.', wanted.lo, wanted.hi,
                     coalesce(lower(other.times)::text, 'MINVALUE'), coalesce(upper(other.times)::text, 'MAXVALUE')),
                 HINT = 'Give the length that the partitions there have, or begin where they end.';
         END IF;
-        partition := format('%I.%I', facts.nspname, name);
-        -- Not PARTITION OF, for which nobody else could use the parent. Identity and indexes come with ATTACH.
-        EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED', partition, parent)
-            || ' INCLUDING STORAGE INCLUDING COMPRESSION)'
-            || coalesce(' USING ' || quote_ident(facts.amname), '')
-            || coalesce(' TABLESPACE ' || quote_ident(facts.spcname), '');
-        IF facts.owner <> current_user THEN
-            EXECUTE format('ALTER TABLE %s OWNER TO %I', partition, facts.owner);
-        END IF;
-        BEGIN
-            PERFORM insta_ids_internal.as_owner(parent, format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
-                parent, partition, lower(bounds), upper(bounds)));
-        EXCEPTION WHEN check_violation THEN
-            IF facts.rest_name IS NULL THEN
-                RAISE;
-            END IF;
-            RAISE EXCEPTION USING
-                ERRCODE = 'check_violation',
-                MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.rest_name, name),
-                DETAIL = format('They are those with %1$I >= %2$s AND %1$I < %3$s.', facts.key, lower(bounds), upper(bounds)),
-                HINT = 'Move them out of it, create the partition, and insert them anew.';
-        END;
-        RETURN NEXT partition::regclass;
+        RETURN NEXT insta_ids_internal.add_partition(parent, name, wanted.ids);
     END LOOP;
 END
 $$;

@@ -179,6 +179,32 @@ BEGIN
 END
 $$;
 
+-- Reports migrations that come next in some shards of a range, and that only a script can apply, as they cannot run in a
+-- transaction. A bound that is NULL is none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.report_scripts(first integer, last integer) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    waiting record;
+BEGIN
+    FOR waiting IN
+        SELECT m.name, count(*) AS shards
+        FROM (
+            SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
+            WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
+            GROUP BY s.shard
+        ) next
+        JOIN insta_ids_internal.migration m ON m.number = next.number AND NOT m.transactional
+        GROUP BY m.name
+    LOOP
+        RAISE NOTICE USING
+            MESSAGE = format('migration "%s" waits, as it cannot run in a transaction', waiting.name),
+            DETAIL = format('Shards for which it is next: %s.', waiting.shards),
+            HINT = format($hint$In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec$hint$, waiting.name);
+    END LOOP;
+END
+$$;
+
 CREATE OR REPLACE PROCEDURE insta_ids.migrate(
         first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
     LANGUAGE plpgsql
@@ -190,7 +216,6 @@ DECLARE
     outcome pg_catalog.record;
     first_failed integer;
     first_failure pg_catalog.record;
-    waiting pg_catalog.record;
     done integer := 0;
     failed integer := 0;
     busy integer := 0;
@@ -261,21 +286,7 @@ BEGIN
         CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
     END IF;
 
-    FOR waiting IN
-        SELECT m.name, count(*) AS shards
-        FROM (
-            SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
-            WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
-            GROUP BY s.shard
-        ) next
-        JOIN insta_ids_internal.migration m ON m.number = next.number AND NOT m.transactional
-        GROUP BY m.name
-    LOOP
-        RAISE NOTICE USING
-            MESSAGE = format('migration "%s" waits, as it cannot run in a transaction', waiting.name),
-            DETAIL = format('Shards for which it is next: %s.', waiting.shards),
-            HINT = format($hint$In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec$hint$, waiting.name);
-    END LOOP;
+    PERFORM insta_ids_internal.report_scripts(first, last);
     IF busy > 0 THEN
         RAISE NOTICE 'shards left to another session, or fenced: %', busy;
     END IF;

@@ -100,10 +100,10 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
     RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
-CREATE OR REPLACE FUNCTION insta_ids.add_migration(
-        name text, ddl text, transactional boolean DEFAULT true, check_ids boolean DEFAULT true)
-    RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Refuses a migration that cannot be applied to each shard alike: one with a statement that begins or ends a transaction, sets
+-- something for the session, cannot run in a transaction while others are there, or names a schema.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_migration(name text, ddl text, transactional boolean) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     config insta_ids.config := insta_ids_internal.require_config();
@@ -170,7 +170,16 @@ BEGIN
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('migration "%s" has no statement', name);
     END IF;
+END
+$$;
 
+CREATE OR REPLACE FUNCTION insta_ids.add_migration(
+        name text, ddl text, transactional boolean DEFAULT true, check_ids boolean DEFAULT true)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.require_migration(name, ddl, transactional);
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = add_migration.name) THEN
         INSERT INTO insta_ids_internal.migration

@@ -1,4 +1,111 @@
--- Moves, from the target: the copy is begun, and waited for.
+-- Moves, on the target: the shards are copied, by a subscription to the source.
+
+-- Target: begins to copy, or goes on after an error.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_subscribe(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
+    dsn CONSTANT text := (SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = moving.from_node);
+    subscription insta_ids_internal.subscription;
+BEGIN
+    IF moving.step NOT IN ('prepared', 'copying') THEN
+        RETURN;
+    ELSIF current_setting('max_logical_replication_workers')::integer = 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'subscriptions do not run on this server',
+            DETAIL = '"max_logical_replication_workers" is 0.',
+            HINT = 'Raise it in postgresql.conf, and restart the server.';
+    END IF;
+    PERFORM insta_ids_internal.require_trusted_owners(moving.shards);
+    SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
+    IF NOT FOUND THEN
+        -- Its tables have rows, which a new one would copy again.
+        IF moving.step = 'copying' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('subscription of move "%s" is lost', move),
+                HINT = insta_ids_internal.hint_to_abort(moving);
+        END IF;
+        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
+            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', move, dsn,
+            insta_ids_internal.slot_of(moving));
+    ELSIF subscription.dsn <> dsn THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
+    END IF;
+    IF NOT subscription.is_enabled THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', move);
+    END IF;
+    UPDATE insta_ids_internal.move m SET step = 'copying', step_at = now() WHERE m.name = move AND m.step = 'prepared';
+END
+$$;
+
+-- Whether all tables are copied, and follow the source.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_copied(move name) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    subscription insta_ids_internal.subscription;
+BEGIN
+    SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
+    IF NOT FOUND THEN
+        moving := insta_ids_internal.open_move(move);
+        IF moving.step = 'handed over' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('another session has handed over the shards of move "%s"', move),
+                HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', moving.first, moving.last, moving.from_node);
+        END IF;
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('subscription of move "%s" is lost', move),
+            HINT = insta_ids_internal.hint_to_abort(moving);
+    ELSIF NOT subscription.is_enabled THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('subscription of move "%s" has stopped at an error', move),
+            HINT = 'The error is in the log of this server. Mend its cause, and call insta_ids.move_shards() again.';
+    END IF;
+    RETURN NOT EXISTS (
+        SELECT FROM pg_subscription_rel r WHERE r.srsubid = subscription.oid AND r.srsubstate <> 'r');
+END
+$$;
+
+-- The slots on the source of tables that are copied, and have not caught up. If a server dies while one is dropped, the
+-- target may go on waiting for it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN ARRAY(
+        SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
+        FROM insta_ids_internal.subscription s
+        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
+        CROSS JOIN pg_catalog.pg_control_system() c
+        WHERE s.name = move);
+
+-- Begins to copy again, when such a slot is lost.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_recopy(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
+    role CONSTANT text := current_setting('session_replication_role');
+BEGIN
+    IF moving.step <> 'copying' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are not being copied', moving.first, moving.last);
+    END IF;
+    PERFORM insta_ids_internal.drop_subscription(move);
+    -- Past the fence, as the subscription goes.
+    PERFORM set_config('session_replication_role', 'replica', true);
+    EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(moving.shards);
+    PERFORM set_config('session_replication_role', role, true);
+    UPDATE insta_ids_internal.move m SET step = 'prepared' WHERE m.name = move;
+    PERFORM insta_ids_internal.move_subscribe(move);
+END
+$$;
 
 -- The second step: the source creates the replication slot, and this server the subscription that copies from it.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)

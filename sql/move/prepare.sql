@@ -1,4 +1,4 @@
--- Moves, on the target: the shards are made, and copied.
+-- Moves, on the target: the shards are created, empty and closed.
 
 -- On the target
 
@@ -20,7 +20,6 @@ DECLARE
     outcome text;
     tables text;
     shard integer;
-    difference record;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed('shards cannot be prepared'), insta_ids_internal.commit_durably(), insta_ids_internal.require_writer_slot();
     IF here IS DISTINCT FROM moving.to_node THEN
@@ -67,30 +66,7 @@ BEGIN
         PERFORM insta_ids_internal.make_shard(shard, path), insta_ids_internal.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
         IF shard = moving.shards[1] THEN
             PERFORM insta_ids_internal.require_locks(cardinality(moving.shards));
-            SELECT * INTO difference
-            FROM (
-                SELECT x.object ->> 0 AS kind, concat_ws('.', x.object ->> 1, x.object ->> 2) AS name,
-                       string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE x.is_ours) AS ours,
-                       string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE NOT x.is_ours) AS theirs
-                FROM (
-                    SELECT o, true FROM jsonb_array_elements(insta_ids_internal.objects_json(shard)) o
-                    UNION ALL
-                    SELECT o, false FROM jsonb_array_elements(offer -> 'objects') o
-                ) x (object, is_ours)
-                GROUP BY 1, 2
-            ) d
-            WHERE d.ours IS DISTINCT FROM d.theirs ORDER BY d.kind, d.name LIMIT 1;
-            IF FOUND THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
-                    MESSAGE = format('shard %s is not what its migrations make', shard),
-                    DETAIL = format('%s %s: here %s, on node "%s" %s.',
-                        upper(left(difference.kind, 1)) || substr(difference.kind, 2), difference.name,
-                        coalesce(insta_ids_internal.in_shard(difference.ours, insta_ids.schema_of(shard), shard), 'nothing'),
-                        moving.from_node,
-                        coalesce(insta_ids_internal.in_shard(difference.theirs, insta_ids.schema_of(shard), shard), 'nothing')),
-                    HINT = 'Add what was done by hand there as a migration, which does nothing where it is done.';
-            END IF;
+            PERFORM insta_ids_internal.require_same_objects(shard, offer -> 'objects', moving.from_node);
         END IF;
     END LOOP;
     -- Rows that migrations made come from the source, too.
@@ -102,6 +78,40 @@ BEGIN
     INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.bytes,
         'prepared');
+END
+$$;
+
+-- Refuses a shard that was just created by the migrations, if it has other objects than those of the offer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_objects(shard integer, objects jsonb, from_node name) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    difference record;
+BEGIN
+    SELECT * INTO difference
+    FROM (
+        SELECT x.object ->> 0 AS kind, concat_ws('.', x.object ->> 1, x.object ->> 2) AS name,
+               string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE x.is_ours) AS ours,
+               string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE NOT x.is_ours) AS theirs
+        FROM (
+            SELECT o, true FROM jsonb_array_elements(insta_ids_internal.objects_json(shard)) o
+            UNION ALL
+            SELECT o, false FROM jsonb_array_elements(objects) o
+        ) x (object, is_ours)
+        GROUP BY 1, 2
+    ) d
+    WHERE d.ours IS DISTINCT FROM d.theirs ORDER BY d.kind, d.name LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s is not what its migrations make', shard),
+            DETAIL = format('%s %s: here %s, on node "%s" %s.',
+                upper(left(difference.kind, 1)) || substr(difference.kind, 2), difference.name,
+                coalesce(insta_ids_internal.in_shard(difference.ours, insta_ids.schema_of(shard), shard), 'nothing'),
+                from_node,
+                coalesce(insta_ids_internal.in_shard(difference.theirs, insta_ids.schema_of(shard), shard), 'nothing')),
+            HINT = 'Add what was done by hand there as a migration, which does nothing where it is done.';
+    END IF;
 END
 $$;
 
@@ -232,112 +242,5 @@ BEGIN
             HINT = format('If you trust that code: ALTER %s %s OWNER TO CURRENT_USER. Then call insta_ids.move_shards() again.'
                 || ' After the move the role can get it back.', upper(owned.type), owned.identity);
     END IF;
-END
-$$;
-
--- Target: begins to copy, or goes on after an error.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_subscribe(move name) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
-    dsn CONSTANT text := (SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = moving.from_node);
-    subscription insta_ids_internal.subscription;
-BEGIN
-    IF moving.step NOT IN ('prepared', 'copying') THEN
-        RETURN;
-    ELSIF current_setting('max_logical_replication_workers')::integer = 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'subscriptions do not run on this server',
-            DETAIL = '"max_logical_replication_workers" is 0.',
-            HINT = 'Raise it in postgresql.conf, and restart the server.';
-    END IF;
-    PERFORM insta_ids_internal.require_trusted_owners(moving.shards);
-    SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
-    IF NOT FOUND THEN
-        -- Its tables have rows, which a new one would copy again.
-        IF moving.step = 'copying' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('subscription of move "%s" is lost', move),
-                HINT = insta_ids_internal.hint_to_abort(moving);
-        END IF;
-        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
-            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', move, dsn,
-            insta_ids_internal.slot_of(moving));
-    ELSIF subscription.dsn <> dsn THEN
-        EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
-    END IF;
-    IF NOT subscription.is_enabled THEN
-        EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', move);
-    END IF;
-    UPDATE insta_ids_internal.move m SET step = 'copying', step_at = now() WHERE m.name = move AND m.step = 'prepared';
-END
-$$;
-
--- Whether all tables are copied, and follow the source.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_copied(move name) RETURNS boolean
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    moving insta_ids_internal.move;
-    subscription insta_ids_internal.subscription;
-BEGIN
-    SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
-    IF NOT FOUND THEN
-        moving := insta_ids_internal.open_move(move);
-        IF moving.step = 'handed over' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('another session has handed over the shards of move "%s"', move),
-                HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', moving.first, moving.last, moving.from_node);
-        END IF;
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('subscription of move "%s" is lost', move),
-            HINT = insta_ids_internal.hint_to_abort(moving);
-    ELSIF NOT subscription.is_enabled THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('subscription of move "%s" has stopped at an error', move),
-            HINT = 'The error is in the log of this server. Mend its cause, and call insta_ids.move_shards() again.';
-    END IF;
-    RETURN NOT EXISTS (
-        SELECT FROM pg_subscription_rel r WHERE r.srsubid = subscription.oid AND r.srsubstate <> 'r');
-END
-$$;
-
--- The slots on the source of tables that are copied, and have not caught up. If a server dies while one is dropped, the
--- target may go on waiting for it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
-    RETURN ARRAY(
-        SELECT pg_catalog.format('pg_%s_sync_%s_%s', s.oid, r.srrelid, c.system_identifier)::pg_catalog.name
-        FROM insta_ids_internal.subscription s
-        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate = ANY (states)
-        CROSS JOIN pg_catalog.pg_control_system() c
-        WHERE s.name = move);
-
--- Begins to copy again, when such a slot is lost.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_recopy(move name) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
-    role CONSTANT text := current_setting('session_replication_role');
-BEGIN
-    IF moving.step <> 'copying' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards from %s to %s are not being copied', moving.first, moving.last);
-    END IF;
-    PERFORM insta_ids_internal.drop_subscription(move);
-    -- Past the fence, as the subscription goes.
-    PERFORM set_config('session_replication_role', 'replica', true);
-    EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(moving.shards);
-    PERFORM set_config('session_replication_role', role, true);
-    UPDATE insta_ids_internal.move m SET step = 'prepared' WHERE m.name = move;
-    PERFORM insta_ids_internal.move_subscribe(move);
 END
 $$;
