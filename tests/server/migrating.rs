@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::cluster::{Cluster, count, duplicates, ids, texts};
-use crate::docs::blocks;
+use support::blocks;
+use support::{Cluster, count, duplicates, ids, texts};
 
 const DOCUMENT: &str = "docs/migrating.md";
 
@@ -22,8 +22,9 @@ fn psql(cluster: &Cluster, database: &str, block: &str) {
     assert!(psql.wait().unwrap().success(), "{block}");
 }
 
+/// The steps of docs/migrating.md are followed, there and back, and sessions that write meanwhile notice nothing.
 #[test]
-fn each_step_as_documented() {
+fn each_step_of_docs_migrating_works_under_writers() {
     let cluster = Cluster::start("migrating");
     let mut client = cluster.connect();
     client.batch_execute("DROP EXTENSION insta_ids").unwrap();
@@ -84,8 +85,9 @@ fn each_step_as_documented() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'insta_ids'"), 0);
 }
 
+/// The example for ids of Twitter's layout in docs/migrating.md runs.
 #[test]
-fn from_twitters_layout() {
+fn ids_of_twitters_layout_can_be_kept() {
     let cluster = Cluster::start("tweets");
     let mut client = cluster.connect();
     client.batch_execute("DROP EXTENSION insta_ids").unwrap();

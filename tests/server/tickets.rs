@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
-use crate::cluster::{Cluster, PRELOAD, count, duplicates};
-use crate::docs::blocks;
+use support::blocks;
+use support::{Cluster, count, duplicates};
 
 /// Nothing but a flush brings WAL from the server's memory to its files, and a kill leaves what is in the files.
-const UNFLUSHED: [&str; 8] = [
-    PRELOAD,
+const UNFLUSHED: [&str; 7] = [
     "synchronous_commit = off",
     "wal_writer_delay = '10s'",
     "bgwriter_lru_maxpages = 0",
@@ -25,7 +24,7 @@ const UNFLUSHED: [&str; 8] = [
 ];
 
 fn ticket_server(cluster: &str, server: i32, servers: i32) -> Cluster {
-    let cluster = Cluster::bare(cluster, &UNFLUSHED);
+    let cluster = Cluster::with(cluster, &UNFLUSHED);
     cluster
         .connect()
         .batch_execute(&format!(
@@ -162,7 +161,7 @@ fn take_from(hosts: &[Vec<String>], of_each: usize, meanwhile: impl FnOnce(&Take
 
 /// Odd and even: either of them may be gone, and the other may be far ahead.
 #[test]
-fn two_servers_and_one_of_them_stands() {
+fn either_of_two_ticket_servers_may_be_gone() {
     let (odd, even) = (ticket_server("odd", 1, 2), ticket_server("even", 2, 2));
     let lists = [vec![host(&odd), host(&even)], vec![host(&even), host(&odd)]];
     let tickets = take_from(&lists, 4, |takers| {
@@ -197,7 +196,7 @@ fn two_servers_and_one_of_them_stands() {
 
 /// The steps of docs/reference.md, while tickets are taken.
 #[test]
-fn a_third_server_is_added() {
+fn a_third_ticket_server_is_added_as_documented() {
     const CEILING: i64 = 1_000_000;
     let run = |cluster: &Cluster, step: &str| {
         let sql = blocks("docs/reference.md", &format!("sql {step}"));
@@ -205,7 +204,7 @@ fn a_third_server_is_added() {
         cluster.connect().batch_execute(&sql[0]).unwrap();
     };
     let (one, two) = (ticket_server("one", 1, 2), ticket_server("two", 2, 2));
-    let three = Cluster::bare("three", &UNFLUSHED);
+    let three = Cluster::with("three", &UNFLUSHED);
     three.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
     let servers = [&one, &two, &three];
     let hosts = |order: [usize; 2]| order.map(|n| host(servers[n])).to_vec();
@@ -241,7 +240,7 @@ fn a_third_server_is_added() {
 
 /// The sequence is dumped with its value, though the schema it is in is the extension's.
 #[test]
-fn a_dump_has_the_tickets() {
+fn a_dump_restores_ticket_servers() {
     let cluster = ticket_server("dumped", 2, 3);
     let mut client = cluster.connect();
     client
@@ -287,8 +286,9 @@ fn tickets_outlive_the_extension() {
     assert_eq!(next_ticket(&mut client, "photos").unwrap(), 3);
 }
 
+/// Of many calls at once, one makes it.
 #[test]
-fn made_by_many_at_once() {
+fn a_ticket_server_made_by_many_at_once_is_made_once() {
     let cluster = ticket_server("at_once", 1, 1);
     for round in 0..20 {
         let start = Barrier::new(8);
@@ -317,7 +317,7 @@ fn made_by_many_at_once() {
 
 /// A name as long as a text can be is not repeated in the message: that would be too long to be reported.
 #[test]
-fn a_name_of_a_gigabyte() {
+fn a_name_of_a_gigabyte_is_not_repeated_in_the_error() {
     let cluster = Cluster::start("gigabyte");
     let mut client = cluster.connect();
     for call in ["insta_ids.next_ticket(x)", "shortcode_id(x)", "x::id_layout"] {
@@ -333,7 +333,7 @@ fn a_name_of_a_gigabyte() {
 
 /// Names are of the database's encoding.
 #[test]
-fn names_that_are_not_utf8() {
+fn names_are_of_the_databases_encoding() {
     let cluster = Cluster::start("latin1");
     cluster
         .connect()
