@@ -45,15 +45,10 @@ impl Paused {
 
     /// Waits until the process is in a state, as `ps` shows it.
     fn await_state(&self, state: char) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
+        within(Duration::from_secs(10), || {
             let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
-            if status.rsplit_once(") ").unwrap().1.starts_with(state) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "the session does not come to {state}: {status}");
-            thread::sleep(Duration::from_millis(5));
-        }
+            status.rsplit_once(") ").unwrap().1.starts_with(state)
+        });
     }
 
     fn signal_to_go_on(&self) {

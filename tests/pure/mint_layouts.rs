@@ -7,7 +7,7 @@ use insta_ids::id::{Id, Layout, Millis};
 use insta_ids::mint::{Key, LeaseKey, Leases, Mint, Refusal, SessionOrder, SharedTime, Slot, Stamp, Stats};
 use proptest::prelude::*;
 
-use crate::mint::{AHEAD_MS, Paper, START, Step, Still, TOLERANCE_MS, step};
+use crate::mint::{AHEAD_MS, Paper, START, Step, Still, TOLERANCE_MS, mint, step};
 use crate::properties::layout;
 
 /// A server's memory: so few slots that all sequences are in each other's way, for each of the four grains that
@@ -32,17 +32,7 @@ pub(crate) fn stretch(layout: Layout) -> usize {
 
 impl Server {
     fn with<'a>(&'a self, clock: &'a Still, record: &'a Paper) -> Mint<'a, Still, Paper> {
-        Mint {
-            clock,
-            record,
-            time: &self.time,
-            leases: &self.leases,
-            stats: &self.stats,
-            database: LeaseKey::new(1, 3),
-            session: 0,
-            max_ahead_ms: AHEAD_MS,
-            tolerance_ms: TOLERANCE_MS,
-        }
+        mint(clock, record, &self.time, &self.leases, &self.stats)
     }
 
     fn try_mint(

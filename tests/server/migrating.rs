@@ -1,7 +1,5 @@
 //! Promise: docs/migrating.md says what is so, from the first step to the last, and nobody who writes meanwhile notices.
 
-use std::io::Write;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -12,14 +10,9 @@ const DOCUMENT: &str = "docs/migrating.md";
 
 /// Gives a block of the document to psql, which must not fail.
 fn psql(cluster: &Cluster, database: &str, block: &str) {
-    let mut psql = cluster
-        .program("psql", "postgres")
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", database])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    psql.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
-    assert!(psql.wait().unwrap().success(), "{block}");
+    let psql = cluster.psql(&["-v", "ON_ERROR_STOP=1", "-o", "/dev/null", database], block);
+    let output = psql.wait_with_output().unwrap();
+    assert!(output.status.success(), "{block}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The steps of docs/migrating.md are followed, there and back, and sessions that write meanwhile notice nothing.

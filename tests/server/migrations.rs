@@ -1,8 +1,7 @@
 //! Promise: a migration is applied to a shard entirely or not at all, once, and what is recorded of it is so; what
 //! fails in one shard, or waits there, keeps no other from it.
 
-use std::io::Write;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use postgres::error::SqlState;
@@ -513,17 +512,7 @@ fn migrations_are_texts_of_the_databases_encoding() {
 
 /// psql that runs the script of a migration, as the notice of `migrate` says it.
 fn run_script(cluster: &Cluster, name: &str) -> Child {
-    let mut psql = cluster.program("psql", "postgres");
-    let mut psql = psql
-        .args(["-X", "-q", "-d", "postgres"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let script = format!("SELECT * FROM insta_ids.migration_script('{name}') \\gexec\n");
-    psql.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    psql
+    cluster.psql(&[], &format!("SELECT * FROM insta_ids.migration_script('{name}') \\gexec\n"))
 }
 
 const SCRIPT: &str = "

@@ -1,7 +1,5 @@
 //! Partitions by time, among other sessions, on other servers, and by the schedulers of others.
 
-use std::io::Write;
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -207,9 +205,7 @@ fn detaching_concurrently_blocks_nobody() {
     let before = count(&mut client, COUNT);
     let mut writer = cluster.connect();
     writer.batch_execute(&format!("BEGIN; {INSERT}")).unwrap();
-    let mut psql =
-        cluster.program("psql", "postgres").args(["-X", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
-    psql.stdin.take().unwrap().write_all(blocks(DOCUMENT, "psql")[0].as_bytes()).unwrap();
+    let mut psql = cluster.psql(&[], &blocks(DOCUMENT, "psql")[0]);
     let waits =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%CONCURRENTLY'";
     within(Duration::from_secs(30), || count(&mut client, waits) == 1);

@@ -4,13 +4,13 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
 use support::blocks;
-use support::{Cluster, count, duplicates};
+use support::{Cluster, count, duplicates, within};
 
 /// Nothing but a flush brings WAL from the server's memory to its files, and a kill leaves what is in the files.
 const UNFLUSHED: [&str; 7] = [
@@ -41,15 +41,7 @@ fn next_ticket(client: &mut Client, name: &str) -> Result<i64, postgres::Error> 
 /// The server dies with all that was in its memory only, and comes back.
 fn kill_and_start(cluster: &Cluster) {
     cluster.signal("KILL");
-    start(cluster);
-}
-
-fn start(cluster: &Cluster) {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !cluster.try_up() {
-        assert!(Instant::now() < deadline, "the server does not come back");
-        thread::sleep(Duration::from_millis(50));
-    }
+    cluster.up_again();
 }
 
 /// Nobody commits, the tickets are used elsewhere, and the server dies.
@@ -126,11 +118,7 @@ impl Takers<'_> {
 
     fn await_more(&self, tickets: usize) {
         let wanted = self.taken.load(Ordering::Relaxed) + tickets;
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while self.taken.load(Ordering::Relaxed) < wanted {
-            assert!(Instant::now() < deadline, "no {tickets} tickets within a minute");
-            thread::sleep(Duration::from_millis(5));
-        }
+        within(Duration::from_mins(1), || self.taken.load(Ordering::Relaxed) >= wanted);
     }
 }
 
@@ -170,7 +158,7 @@ fn either_of_two_ticket_servers_may_be_gone() {
             for (gone, name) in [(&odd, "odd"), (&even, "even")] {
                 gone.signal("KILL");
                 takers.await_more(2000);
-                start(gone);
+                gone.up_again();
                 takers.await_more(2000);
                 println!("round {round}: {name} was gone, and is back");
             }
@@ -181,7 +169,7 @@ fn either_of_two_ticket_servers_may_be_gone() {
         takers.await_more(20_000);
         let drift = last_ticket(&even) - before;
         assert!(drift > 20_000, "no drift: {drift}");
-        start(&odd);
+        odd.up_again();
         takers.await_more(5_000);
     });
     let all: usize = tickets.iter().map(Vec::len).sum();

@@ -5,11 +5,12 @@ use std::fs;
 use std::io::Write;
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::becomes;
 use postgres::{Client, Config, NoTls};
 
 /// A server of one's own, removed when dropped. The extension is installed in it, and preloaded where
@@ -102,6 +103,11 @@ impl Cluster {
         self.run("start", &environment.collect::<Vec<_>>()).status.success()
     }
 
+    /// Starts again, as soon as all processes of a server that died have ended.
+    pub fn up_again(&self) {
+        assert!(becomes(Duration::from_mins(1), || self.try_up()), "the server does not come back");
+    }
+
     pub fn stop(&self) {
         self.script("stop", &[]);
     }
@@ -170,6 +176,21 @@ impl Cluster {
         command
     }
 
+    /// Starts psql as the superuser, with options, and gives it a script.
+    pub fn psql(&self, options: &[&str], script: &str) -> Child {
+        let mut psql = self.program("psql", "postgres");
+        let mut psql = psql
+            .args(["-X", "-q"])
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        psql.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        psql
+    }
+
     /// Restores the dump of a database, made by this user, into another one.
     pub fn restore(&self, user: &str, database: &str, other: &str) {
         let mut dump = self.program("pg_dump", user).arg(database).stdout(Stdio::piped()).spawn().unwrap();
@@ -183,11 +204,10 @@ impl Cluster {
 
     /// Waits until the server has written this to its log.
     pub fn await_log(&self, text: &str) {
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while !self.log().contains(text) {
-            assert!(Instant::now() < deadline, "the log does not say {text:?}");
-            thread::sleep(Duration::from_millis(10));
-        }
+        assert!(
+            becomes(Duration::from_mins(1), || self.log().contains(text)),
+            "the log does not say {text:?}"
+        );
     }
 
     pub fn log(&self) -> String {

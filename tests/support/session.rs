@@ -40,7 +40,7 @@ pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         if Instant::now() > deadline {
             return false;
         }
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

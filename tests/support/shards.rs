@@ -69,6 +69,21 @@ pub fn add(client: &mut Client, name: &str, ddl: &str) {
     client.execute("SELECT insta_ids.add_migration($1, $2)", &[&name, &ddl]).unwrap();
 }
 
+/// The function that Instagram published, of a schema, with attributes such as a search path.
+pub fn published_function(schema: &str, attributes: &str, sequence: &str, shard: i32) -> String {
+    format!(
+        "CREATE FUNCTION {schema}.next_id(OUT result bigint) LANGUAGE plpgsql {attributes} AS $$
+         DECLARE our_epoch bigint := 1314220021721; seq_id bigint; now_millis bigint; shard_id int := {shard};
+         BEGIN
+             SELECT nextval('{sequence}') % 1024 INTO seq_id;
+             SELECT FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) INTO now_millis;
+             result := (now_millis - our_epoch) << 23;
+             result := result | (shard_id << 10);
+             result := result | (seq_id);
+         END $$"
+    )
+}
+
 /// Tables of ids, by both forms of `next_id`.
 pub const PHOTOS: &str = "
     CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), caption text);

@@ -1,8 +1,6 @@
 //! The server dies and comes back, with its clock behind.
 
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use support::Chance;
 use support::Cluster;
@@ -36,11 +34,7 @@ fn kill_the_postmaster(cluster: &Cluster, behind_ms: i64) {
     kill(postmaster(cluster));
     cluster.set_clock(-behind_ms);
     // Its children end when they find out.
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !cluster.try_up() {
-        assert!(Instant::now() < deadline, "the server does not come back");
-        thread::sleep(Duration::from_millis(100));
-    }
+    cluster.up_again();
 }
 
 fn stop_immediately(cluster: &Cluster, behind_ms: i64) {

@@ -119,6 +119,27 @@ impl Record for Paper {
     }
 }
 
+/// The mint of the first session of a server.
+pub(crate) fn mint<'a, C: Clock>(
+    clock: &'a C,
+    record: &'a Paper,
+    time: &'a SharedTime,
+    leases: &'a Leases,
+    stats: &'a Stats,
+) -> Mint<'a, C, Paper> {
+    Mint {
+        clock,
+        record,
+        time,
+        leases,
+        stats,
+        database: LeaseKey::new(1, 3),
+        session: 0,
+        max_ahead_ms: AHEAD_MS,
+        tolerance_ms: TOLERANCE_MS,
+    }
+}
+
 /// A server's memory, for one sequence and shard.
 pub(crate) struct Server {
     time: SharedTime,
@@ -140,17 +161,7 @@ impl Server {
     }
 
     fn with<'a, C: Clock>(&'a self, clock: &'a C, record: &'a Paper) -> Mint<'a, C, Paper> {
-        Mint {
-            clock,
-            record,
-            time: &self.time,
-            leases: &self.leases,
-            stats: &self.stats,
-            database: LeaseKey::new(1, 3),
-            session: 0,
-            max_ahead_ms: AHEAD_MS,
-            tolerance_ms: TOLERANCE_MS,
-        }
+        mint(clock, record, &self.time, &self.leases, &self.stats)
     }
 
     fn try_mint(

@@ -2,6 +2,7 @@
 
 use super::{calls_of, ran};
 use std::collections::BTreeSet;
+use support::shards::published_function;
 use support::{Cluster, texts};
 
 /// A role that may create in the extension's schema has, before the extension comes, a function of each name that the
@@ -78,17 +79,9 @@ fn functions_planted_in_the_extensions_schema_are_not_called() {
             "CREATE TABLE insta4.parts (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
              SELECT insta_ids.create_partitions('insta4.parts', '1 day', now(), now() + '1 day'),
                  insta_ids.drop_partitions('insta4.parts', now())",
-            "CREATE SCHEMA insta5; CREATE SEQUENCE insta5.table_id_seq;
-             CREATE FUNCTION insta5.next_id(OUT result bigint) LANGUAGE plpgsql AS $$
-             DECLARE our_epoch bigint := 1314220021721; seq_id bigint; now_millis bigint; shard_id int := 5;
-             BEGIN
-                 SELECT nextval('insta5.table_id_seq') % 1024 INTO seq_id;
-                 SELECT FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) INTO now_millis;
-                 result := (now_millis - our_epoch) << 23;
-                 result := result | (shard_id << 10);
-                 result := result | (seq_id);
-             END $$;
-             SELECT insta_ids.adopt('insta5', 5)",
+            "CREATE SCHEMA insta5; CREATE SEQUENCE insta5.table_id_seq",
+            &published_function("insta5", "", "insta5.table_id_seq", 5),
+            "SELECT insta_ids.adopt('insta5', 5)",
             "SELECT insta5.next_id()",
             "SELECT insta_ids.release('insta5')",
             "SELECT insta_ids.add_node('a', 'host=a dbname=a'), insta_ids.assign(0, 9, 'a'), insta_ids.shard_map()",

@@ -3,6 +3,7 @@
 use super::{calls_of, ran};
 use postgres::Client;
 use std::collections::BTreeSet;
+use support::shards::published_function;
 use support::{Cluster, count, texts};
 
 /// A guest may create in the schema of shard 2, and owns a schema that could be adopted as shard 3. In each place where
@@ -28,16 +29,7 @@ const PLANTED: &str = r"
         $$BEGIN PERFORM insta2.canary('an operator class'); RETURN pg_catalog.btint8cmp($1, $2); END$$;
     CREATE SEQUENCE insta2.mine;
     CREATE SEQUENCE insta3.table_id_seq;
-    CREATE FUNCTION insta3.next_id(OUT result bigint) LANGUAGE plpgsql AS $$
-    DECLARE
-        our_epoch bigint := 1314220021721; seq_id bigint; now_millis bigint; shard_id int := 3;
-    BEGIN
-        SELECT nextval('insta3.table_id_seq') % 1024 INTO seq_id;
-        SELECT FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) INTO now_millis;
-        result := (now_millis - our_epoch) << 23;
-        result := result | (shard_id << 10);
-        result := result | (seq_id);
-    END $$;
+    {published_function};
     CREATE FUNCTION insta2.own_id() RETURNS bigint LANGUAGE sql RETURN public.next_id(2, 'insta2.mine'::regclass);
     CREATE DOMAIN insta2.evil_text AS text CHECK (insta2.evil('a domain'));
     CREATE DOMAIN insta2.evil_id AS bigint CHECK (insta2.evil('a domain of ids'));
@@ -112,7 +104,8 @@ const ALIVE: [&str; 16] = [
 ];
 
 pub(crate) fn plant(client: &mut Client) {
-    client.batch_execute(PLANTED).unwrap();
+    let function = published_function("insta3", "", "insta3.table_id_seq", 3);
+    client.batch_execute(&PLANTED.replace("{published_function}", &function)).unwrap();
     for (schema, id) in
         [("insta2", "public.next_id(2, 'insta2.mine'::regclass)"), ("insta3", "insta3.next_id()")]
     {

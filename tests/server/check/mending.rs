@@ -3,8 +3,6 @@
 use super::{check_clean, findings, follow_hints, found, run, statement, with_shards};
 use postgres::Client;
 use postgres::error::SqlState;
-use std::io::Write;
-use std::process::Stdio;
 use support::shards::{PHOTOS, add, set_up};
 use support::{Cluster, NOT_PRELOADED, VERSION, count, major, preload_needed, refused, texts};
 
@@ -35,10 +33,7 @@ fn migrations_are_found_until_they_are_applied() {
         .unwrap();
     let [pending] = findings(&mut client).try_into().unwrap();
     let in_psql = pending[4].strip_prefix("In psql: ").unwrap();
-    let mut psql = cluster.program("psql", "postgres");
-    let mut psql = psql.args(["-X", "-q", "postgres"]).stdin(Stdio::piped()).spawn().unwrap();
-    writeln!(psql.stdin.take().unwrap(), "{in_psql}").unwrap();
-    assert!(psql.wait().unwrap().success());
+    assert!(cluster.psql(&[], &format!("{in_psql}\n")).wait_with_output().unwrap().status.success());
     check_clean(&mut client);
 }
 

@@ -4,9 +4,7 @@ use super::{check, written};
 use postgres::NoTls;
 use postgres::error::SqlState;
 use std::fs::{self, Permissions};
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 use support::pair::{Move, Pair, STEPS, shard_map};
@@ -265,15 +263,8 @@ fn the_steps_of_docs_servers_move_shards() {
             }
         }
     }
-    let mut psql = pair.a.program("psql", "postgres");
-    let run = psql
-        .args(["-X", "-v", "ON_ERROR_STOP=1", "-f", "-", "postgres"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut run = run.spawn().unwrap();
-    run.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    let output = run.wait_with_output().unwrap();
+    let psql = pair.a.psql(&["-v", "ON_ERROR_STOP=1", "-f", "-", "-o", "/dev/null"], &script);
+    let output = psql.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta5.photos"), 1000);
     assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.moves"), 0);

@@ -3,7 +3,7 @@
 use postgres::error::SqlState;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 use std::sync::{Arc, Mutex};
-use support::shards::{PHOTOS, add};
+use support::shards::{PHOTOS, add, published_function};
 use support::{Cluster, count, refused, texts};
 
 /// The prefix of the schemas can have any characters.
@@ -115,19 +115,8 @@ fn said_in_all_calls(client: &mut Client) -> Vec<(String, Result<Vec<String>, St
         "SELECT insta_ids.export_pgdog('db')".into(),
         "SELECT insta_ids.left_writer_slot('3/4')".into(),
         "SELECT insta_ids.left_writer_slot('3/5')".into(),
-        format!(
-            "CREATE SEQUENCE {0}.table_id_seq;
-             CREATE FUNCTION {0}.next_id(OUT result bigint) LANGUAGE plpgsql SET search_path = {0}, pg_catalog AS $$
-             DECLARE our_epoch bigint := 1314220021721; seq_id bigint; now_millis bigint; shard_id int := 7;
-             BEGIN
-                 SELECT nextval('table_id_seq') % 1024 INTO seq_id;
-                 SELECT FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) INTO now_millis;
-                 result := (now_millis - our_epoch) << 23;
-                 result := result | (shard_id << 10);
-                 result := result | (seq_id);
-             END $$",
-            schema(7)
-        ),
+        format!("CREATE SEQUENCE {}.table_id_seq", schema(7)),
+        published_function(&schema(7), &format!("SET search_path = {}, pg_catalog", schema(7)), "table_id_seq", 7),
         format!("CREATE TABLE {0}.photos (id bigint PRIMARY KEY DEFAULT {0}.next_id())", schema(7)),
         format!("SELECT insta_ids.adopt($${}$$, 7)", schema(7)),
         format!("ALTER FUNCTION {0}.next_id() SET search_path = pg_catalog, {0}", schema(7)),
