@@ -1,13 +1,13 @@
 # make help lists what there is.
 # PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
-export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE BROKEN
+export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE BROKEN ONLY
 MATRIX ?= 15 16 17 18
 
-.PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix torture broken lint deny \
+.PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix matrix-differences torture broken lint deny \
 	bench bench-compare dist deb packages
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
 demo: ## the tour, on a throw-away server under target/; installs what is missing
 	@scripts/demo
 demo-servers: ## three servers, six clients: shards move, a server dies; half a minute, or DURATION=seconds, SEED=n
@@ -30,6 +30,8 @@ test: ## all the tests; installs what they need
 	@scripts/test
 matrix: ## all the tests that need a server, on PostgreSQL 15, 16, 17 and 18
 	@scripts/matrix $(MATRIX)
+matrix-differences: ## those of them that MATRIX='16 17' can differ in
+	@ONLY=differences scripts/matrix $(MATRIX)
 clients: ## drivers and ORMs on a real server, directly and with PgBouncer: NAMES='django psycopg' chooses
 	@scripts/clients $(NAMES)
 torture: ## crashes, clocks that are set, promotions: MINUTES=10 or as many as you like, SEED=n

@@ -100,7 +100,7 @@ debian_major() {
 CODENAME=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 
 # The server that was chosen: by PG_CONFIG, by PG, or else the one of this Debian; and, in PRELOAD, the setting that
-# it needs to mint.
+# it needs to mint (scripts/cluster).
 choose_server() {
     if [ -n "${PG_CONFIG-}" ]; then
         PG=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
@@ -141,7 +141,7 @@ in_its_debian() {
     [ -z "${PG_CONFIG-}" ] || return 0
     for suite in bookworm trixie; do
         if [ "$suite" != "$CODENAME" ] && [ "$PG" = "$(debian_major "$suite")" ]; then
-            exec scripts/in-debian "$suite" make "$1" "PG=$PG"
+            exec scripts/in-debian "$suite" make "$1" "PG=$PG" "ONLY=${ONLY-}"
         fi
     done
 }

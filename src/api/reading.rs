@@ -2,7 +2,7 @@
 
 use pgrx::datum::{JsonB, TimestampWithTimeZone};
 use pgrx::prelude::*;
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::id::{Id, Layout, instant, shortcode};
 use crate::pg::argument::Nth;
@@ -80,13 +80,24 @@ fn shortcode_id(code: &[u8]) -> SqlResult<i64> {
     Ok(shortcode::decode(code).map_err(|why| NotAShortcode { code, why })?.bits())
 }
 
-/// The parts of an id. The id is text, because JavaScript's numbers lose digits beyond 2^53. The time is text in UTC, so it
-/// is the same in sessions of all time zones.
+/// The parts of an id.
+#[derive(Serialize)]
+struct Parts {
+    /// Text, because JavaScript's numbers lose digits beyond 2^53.
+    id: String,
+    /// Text in UTC, so it is the same in sessions of all time zones: `2013-06-20T17:15:45.376Z`.
+    at: String,
+    shard: i32,
+    seq: i32,
+}
+
 fn json(layout: Layout, id: Id) -> JsonB {
-    JsonB(Value::from_iter([
-        ("id", Value::from(id.bits().to_string())),
-        ("at", instant::format(layout.time_of(id)).into()),
-        ("shard", layout.shard_of(id).into()),
-        ("seq", layout.seq_of(id).into()),
-    ]))
+    let parts = Parts {
+        id: id.bits().to_string(),
+        at: instant::format(layout.time_of(id)),
+        shard: layout.shard_of(id),
+        seq: layout.seq_of(id),
+    };
+    // Strings and numbers alone always have a JSON value.
+    JsonB(serde_json::to_value(parts).unwrap_or_default())
 }

@@ -1,20 +1,6 @@
 //! Promise: never the same id twice, wherever a session is held up, while the others go on and the server
 //! then dies. The library under test is a build with the feature `pauses`.
-#![cfg(feature = "pauses")]
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[path = "../server/chance.rs"]
-#[allow(dead_code, reason = "shared with tests/server")]
-mod chance;
-#[path = "../server/cluster.rs"]
-#[allow(dead_code, reason = "shared with tests/server")]
-mod cluster;
-#[path = "../torture/fault.rs"]
-#[allow(dead_code, reason = "shared with tests/torture")]
-mod fault;
-#[path = "../torture/minters.rs"]
-#[allow(dead_code, reason = "shared with tests/torture")]
-mod minters;
 
 use std::fs;
 use std::process::Command;
@@ -22,8 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, PRELOAD, clock_ahead, within};
-use minters::{AHEAD_MS, Given, Minters};
+use support::minters::{AHEAD_MS, Given, Minters};
+use support::{Cluster, clock_ahead, within};
 
 const MINTER: [&str; 3] = ["after nextval", "before the clock", "claimed"];
 const RENEWER: [&str; 7] =
@@ -49,7 +35,7 @@ impl Paused {
             // If the server dies, the session was given nothing.
             let query = "COPY (SELECT next_id(5, 's')) TO STDOUT (FORMAT binary)";
             let mut id = Vec::new();
-            let _ = minters::copy(&mut client, query, |given| id.push(given));
+            let _ = support::minters::copy(&mut client, query, |given| id.push(given));
             let _ = sender.send(id);
         });
         let paused = Self { pid, given };
@@ -59,15 +45,10 @@ impl Paused {
 
     /// Waits until the process is in a state, as `ps` shows it.
     fn await_state(&self, state: char) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
+        within(Duration::from_secs(10), || {
             let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
-            if status.rsplit_once(") ").unwrap().1.starts_with(state) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "the session does not come to {state}: {status}");
-            thread::sleep(Duration::from_millis(5));
-        }
+            status.rsplit_once(") ").unwrap().1.starts_with(state)
+        });
     }
 
     fn signal_to_go_on(&self) {
@@ -113,7 +94,7 @@ fn check(cluster: &Cluster, point: &str, before: Given, id: Vec<i64>) {
 }
 
 fn server(name: &str) -> Cluster {
-    let cluster = Cluster::bare(name, &[PRELOAD, "autovacuum = off", "statement_timeout = '1s'"]);
+    let cluster = Cluster::with(name, &["autovacuum = off", "statement_timeout = '1s'"]);
     cluster.prepare("postgres");
     cluster
 }
@@ -149,16 +130,19 @@ fn then_goes_on(points: &[&str], fresh: bool) {
     });
 }
 
+/// A session that was held up while it mints goes on: no id comes twice.
 #[test]
 fn a_minter_goes_on() {
     then_goes_on(&MINTER, false);
 }
 
+/// A session that was held up while it renews the lease goes on.
 #[test]
 fn a_renewer_goes_on() {
     then_goes_on(&RENEWER, false);
 }
 
+/// A session that was held up while it adopts the lease, after a start, goes on.
 #[test]
 fn an_adopter_goes_on() {
     then_goes_on(&RENEWER, true);
@@ -166,7 +150,7 @@ fn an_adopter_goes_on() {
 
 /// Held up before it writes the lease, while others go on; it then writes, and the server dies.
 #[test]
-fn a_late_writer() {
+fn a_lease_written_late_repeats_no_id() {
     let mut cluster = server("paused");
     let before = a_lease_that_ran_out(&cluster);
     let paused = Paused::at(&cluster, "before writing,flushed");
@@ -180,8 +164,8 @@ fn a_late_writer() {
 
 /// Held up while it reads the map, of which a shard that is fenced goes to another node: it mints nothing for it.
 #[test]
-fn a_shard_that_leaves() {
-    let cluster = Cluster::bare("leaves", &[PRELOAD, "insta_ids.node = 'a'"]);
+fn a_session_held_up_while_its_shard_leaves_mints_nothing() {
+    let cluster = Cluster::with("leaves", &["insta_ids.node = 'a'"]);
     cluster.prepare("postgres");
     let mut client = cluster.connect();
     client

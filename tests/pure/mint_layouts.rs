@@ -7,7 +7,7 @@ use insta_ids::id::{Id, Layout, Millis};
 use insta_ids::mint::{Key, LeaseKey, Leases, Mint, MintError, SessionOrder, SharedTime, Slot, Stamp, Stats};
 use proptest::prelude::*;
 
-use crate::mint::{AHEAD_MS, Paper, START, Step, Still, TOLERANCE_MS, step};
+use crate::mint::{AHEAD_MS, Paper, START, Step, Still, TOLERANCE_MS, mint, step};
 use crate::properties::layout;
 
 /// A server's memory: so few slots that all sequences are in each other's way, for each of the four grains that
@@ -32,17 +32,7 @@ pub(crate) fn stretch(layout: Layout) -> usize {
 
 impl Server {
     fn with<'a>(&'a self, clock: &'a Still, store: &'a Paper) -> Mint<'a, Still, Paper> {
-        Mint {
-            clock,
-            store,
-            time: &self.time,
-            leases: &self.leases,
-            stats: &self.stats,
-            database: LeaseKey::new(1, 3),
-            session: 0,
-            max_ahead_ms: AHEAD_MS,
-            tolerance_ms: TOLERANCE_MS,
-        }
+        mint(clock, record, &self.time, &self.leases, &self.stats)
     }
 
     fn try_mint(
@@ -145,7 +135,7 @@ fn the_furthest_lead_of_the_longest_unit() {
     mint_units(Layout::parse(b"time:32 epoch:0 unit:1s", START).unwrap(), 100, 1000);
 }
 
-/// The extension is dropped and made anew, with another store, and then the server dies, all within one unit.
+/// The extension is dropped and made anew, with another record, and then the server dies, all within one unit.
 #[test]
 fn an_extension_made_anew_remembers_the_unit() {
     let layout = Layout::parse(b"time:32 epoch:0 unit:1s", START).unwrap();

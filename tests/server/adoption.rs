@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use postgres::error::{DbError, SqlState};
 use postgres::{Client, NoTls};
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, PRELOAD, becomes, count, disorders, duplicates, ids, refused, texts, within};
 use crate::migrations::PLANT;
-use crate::shards::{Running, add, at_once};
+use support::Chance;
+use support::shards::{Running, add, at_once};
+use support::{Cluster, NOT_PRELOADED, becomes, count, disorders, duplicates, ids, refused, texts, within};
 
 /// The function as Instagram published it.
 const ARTICLE: &str = "
@@ -388,7 +388,7 @@ fn anew(client: &mut Client, change: &str) {
 /// A session that has called nothing of the library yet does not know the extension's settings.
 #[test]
 fn looked_at_first_of_all() {
-    let cluster = Cluster::bare("adopted_first", &[]);
+    let cluster = Cluster::with("adopted_first", &[NOT_PRELOADED]);
     run(
         &mut cluster.connect(),
         "CREATE EXTENSION insta_ids; SELECT insta_ids.init(8); CREATE SCHEMA insta5; CREATE SEQUENCE insta5.table_id_seq",
@@ -782,7 +782,7 @@ fn unchanged_as_superuser(client: &mut Client, call: &str) -> DbError {
 /// Whoever uses the tables is not interrupted; and who comes while this waits does not wait with it.
 #[test]
 fn who_is_there_first_goes_first() {
-    let cluster = Cluster::bare("in_use", &[PRELOAD, "max_prepared_transactions = 2"]);
+    let cluster = Cluster::with("in_use", &["max_prepared_transactions = 2"]);
     let mut client = cluster.connect();
     run(&mut client, "CREATE EXTENSION insta_ids; SELECT insta_ids.init(2000)");
     anew(&mut client, "");
@@ -1338,7 +1338,7 @@ fn a_shard_that_was_restored() {
     let cluster = Cluster::start("adopt_restored");
     let mut client = cluster.connect();
     run(&mut client, "SELECT insta_ids.init(2000)");
-    add(&mut client, "0001", crate::shards::PHOTOS);
+    add(&mut client, "0001", support::shards::PHOTOS);
     run(
         &mut client,
         "SELECT insta_ids.create_shard(5); INSERT INTO insta5.photos SELECT FROM generate_series(1, 100)",
@@ -1364,7 +1364,7 @@ fn a_shard_that_was_restored() {
         .output()
         .unwrap();
     assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
-    add(&mut other, "0001", crate::shards::PHOTOS);
+    add(&mut other, "0001", support::shards::PHOTOS);
     run(&mut other, ADOPT);
     assert_eq!(texts(&mut other, FINDINGS), [""; 0]);
     run(&mut other, "CALL insta_ids.migrate()");

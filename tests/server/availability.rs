@@ -4,16 +4,16 @@ use std::process::Command;
 
 use postgres::error::{DbError, SqlState};
 
-use crate::cluster::{Cluster, PRELOAD, duplicates, ids, preload_needed};
+use support::{Cluster, NOT_PRELOADED, duplicates, ids, preload_needed, since};
 
 fn refusal(client: &mut postgres::Client, query: &str) -> DbError {
     client.query(query, &[]).unwrap_err().as_db_error().unwrap().clone()
 }
 
-/// What a Rust program shows its developers is not shown to the server's users.
+/// An error shows the server's users no backtrace, even where the environment asks Rust for one.
 #[test]
-fn no_backtrace_is_shown() {
-    let mut cluster = Cluster::made("no_backtrace", &["make", PRELOAD]);
+fn users_see_no_rust_backtrace() {
+    let mut cluster = Cluster::made("no_backtrace", &["make"]);
     cluster.environment = vec!["RUST_BACKTRACE=1".into(), "RUST_LIB_BACKTRACE=1".into()];
     cluster.up();
     let mut client = cluster.connect();
@@ -44,9 +44,10 @@ fn no_backtrace_is_shown() {
     assert!(!cluster.log().contains("   0: "));
 }
 
+/// Before PostgreSQL 17 a server that does not preload the library refuses to mint, and says what to set.
 #[test]
-fn without_preload() {
-    let cluster = Cluster::bare("not_preloaded", &["log_min_messages = warning"]);
+fn without_preloading_ids_are_refused_before_17_and_minted_since() {
+    let cluster = Cluster::with("not_preloaded", &[NOT_PRELOADED, "log_min_messages = warning"]);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s").unwrap();
     if preload_needed() {
@@ -70,8 +71,9 @@ fn without_preload() {
     }
 }
 
+/// A standby decodes ids and mints none.
 #[test]
-fn on_a_standby() {
+fn a_standby_decodes_ids_and_mints_none() {
     let primary = Cluster::start("primary");
     let mut client = primary.connect();
     client.batch_execute("CREATE SEQUENCE s; CREATE TABLE t AS SELECT next_id(5, 's') AS id").unwrap();
@@ -85,9 +87,9 @@ fn on_a_standby() {
     }
 }
 
-/// A backend that is killed takes the server's memory down with it; the next sessions find it made anew.
+/// A backend that is killed takes the server's memory down with it. The next sessions find that memory made anew.
 #[test]
-fn after_a_crash() {
+fn minting_goes_on_after_a_backend_was_killed() {
     let cluster = Cluster::start("crash");
     let mut client = cluster.connect();
     client.batch_execute("CREATE SEQUENCE s").unwrap();
@@ -101,29 +103,29 @@ fn after_a_crash() {
     assert!(before.last() < after.first());
 }
 
-/// Not even before the library that knows the setting is loaded.
+/// A session cannot change the settings of the server, even before it has loaded the library that knows them.
 #[test]
-fn no_session_sets_a_setting() {
-    let cluster = Cluster::bare("settings", &[]);
+fn no_session_can_change_a_setting_of_the_server() {
+    let cluster = Cluster::with("settings", &[NOT_PRELOADED]);
     let mut client = cluster.connect();
     client.batch_execute("SET insta_ids.max_ahead_ms = 1000; LOAD 'insta_ids'").unwrap();
     let in_force: String = client.query_one("SHOW insta_ids.max_ahead_ms", &[]).unwrap().get(0);
     assert_eq!(in_force, "10ms");
 }
 
-/// Naming it there does no harm where it is not needed, and is what users of older servers will have.
+/// Users of older servers keep the setting when they upgrade.
 #[test]
-fn preloaded_too_where_it_need_not_be() {
-    let cluster = Cluster::bare("preloaded", &["shared_preload_libraries = 'insta_ids'"]);
+fn preloading_does_no_harm_where_it_is_not_needed() {
+    let cluster = Cluster::with("preloaded", &["shared_preload_libraries = 'insta_ids'"]);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s").unwrap();
     assert!(!cluster.log().contains("WARNING"));
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
 }
 
-/// Ids go on in a database that was dumped and restored, in whatever schema the extension is.
+/// Ids go on in a database that was dumped and restored, whatever schema the extension is in.
 #[test]
-fn dump_and_restore_in_a_schema() {
+fn ids_go_on_after_dump_and_restore_in_any_schema() {
     let cluster = Cluster::start("dump");
     let mut client = cluster.connect();
     client.batch_execute("CREATE DATABASE other").unwrap();
@@ -158,16 +160,17 @@ fn dump_and_restore_in_a_schema() {
     assert_eq!([0, 1, 2, 3].map(|column| row.get::<_, i64>(column)), [200; 4]);
 }
 
-/// A library that finds the memory of another version refuses: two guards are no guard.
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+/// A library that finds the memory of another version refuses to mint: two guards would guard nothing.
 #[test]
-fn beside_another_version() {
+fn a_library_refuses_the_memory_of_another_version() {
+    if !since(17) {
+        return;
+    }
     let cluster = Cluster::start("versions");
     let mut client = cluster.connect();
     client.batch_execute("CREATE SEQUENCE s; SELECT next_id(5, 's')").unwrap();
     // The same library, but for the number by which it knows its memory.
-    let library =
-        std::fs::read(format!("{}/insta_ids.so", crate::cluster::pg_config("--pkglibdir"))).unwrap();
+    let library = std::fs::read(format!("{}/insta_ids.so", support::pg_config("--pkglibdir"))).unwrap();
     let mark = u64::from_be_bytes(*b"insta_id").to_le_bytes();
     let mut other = library.clone();
     for at in 0..library.len() - mark.len() {
@@ -192,10 +195,10 @@ fn beside_another_version() {
     assert_eq!(error.hint(), Some("Restart the server."));
 }
 
-/// The schema of administration is the extension's own.
+/// CREATE EXTENSION refuses a database in which the schema of administration exists already.
 #[test]
-fn the_schema_must_not_be_there() {
-    let cluster = Cluster::bare("schema", &[PRELOAD]);
+fn the_extension_refuses_a_schema_that_exists() {
+    let cluster = Cluster::bare("schema");
     let mut client = cluster.connect();
     client.batch_execute("CREATE SCHEMA insta_ids").unwrap();
     for (create, hint) in [

@@ -8,10 +8,10 @@ use bytes::BytesMut;
 use postgres::error::SqlState;
 use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, checkout, has};
-use crate::docs::blocks;
-use crate::pair::Pair;
+use support::Chance;
+use support::blocks;
+use support::pair::Pair;
+use support::{Cluster, checkout, has};
 
 /// A layout as its bytes, whether it is one or not.
 #[derive(Debug, PartialEq)]
@@ -40,8 +40,9 @@ impl ToSql for Bytes {
     to_sql_checked!();
 }
 
+/// A layout that a client sends in binary is the one that was sent. Other bytes are an error for users.
 #[test]
-fn tokio_postgres() {
+fn layouts_pass_in_the_binary_format() {
     let cluster = Cluster::start("binary");
     let mut client = cluster.connect();
     for name in ["instagram", "twitter", "discord", "pgedge", "pgdog", "mastodon", "sonyflake", "js53"] {
@@ -78,8 +79,9 @@ fn tokio_postgres() {
     assert!(layouts > 1000, "only {layouts} were layouts");
 }
 
+/// psycopg sends and receives ids and layouts in the binary format.
 #[test]
-fn psycopg() {
+fn ids_and_layouts_pass_through_psycopg_in_binary() {
     let cluster = Cluster::start("psycopg");
     // Debian's own Python, for which scripts/test installs psycopg 3.
     let run = Command::new("/usr/bin/python3")
@@ -92,7 +94,7 @@ fn psycopg() {
 
 /// Texts of a database whose encoding is not UTF-8 are not UTF-8.
 #[test]
-fn other_encodings() {
+fn layouts_are_read_in_other_encodings() {
     let cluster = Cluster::start("encodings");
     for (encoding, text) in [("LATIN1", "é"), ("EUC_JP", "日本"), ("SQL_ASCII", "é")] {
         let database = encoding.to_lowercase();
@@ -108,9 +110,9 @@ fn other_encodings() {
     }
 }
 
-/// The client that docs/clients.md shows, when servers refuse, change or end.
+/// The client that docs/clients.md shows goes on when servers refuse, change or end.
 #[test]
-fn one_that_routes() {
+fn the_documented_client_routes_through_moves_and_failures() {
     let pair = Pair::start("routes");
     let dsn = format!("host={} user=postgres dbname=postgres", pair.a.socket.display());
     let client = fs::read_to_string(checkout().join("demo/client.py")).unwrap();
@@ -129,7 +131,7 @@ fn one_that_routes() {
 
 /// The tour of many servers, short: a move and a failover under clients.
 #[test]
-fn the_tour() {
+fn the_tour_of_many_servers_runs() {
     if !has("dblink") {
         return;
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
-use crate::cluster::{
+use support::blocks;
+use support::pair::settings;
+use support::{
     Cluster, checkout, clock_ahead, count, disorders, duplicates, has, ids, pg_config, refused, texts,
 };
-use crate::docs::blocks;
-use crate::pair::settings;
 
 const DOCUMENT: &str = "docs/databases.md";
 
@@ -83,8 +83,9 @@ impl Servers {
     }
 }
 
+/// docs/databases.md, with twenty databases on one server.
 #[test]
-fn twenty_on_a_server() {
+fn twenty_databases_on_a_server() {
     let servers = Servers::start("databases", 0);
     let a = &servers.a;
     // One by hand, and that once more with the others.
@@ -237,8 +238,9 @@ fn written(servers: &Servers, during: impl FnOnce()) -> Vec<Vec<i64>> {
     })
 }
 
+/// docs/databases.md, when a database moves to another server.
 #[test]
-fn one_moves() {
+fn a_database_moves_to_another_server() {
     if !has("dblink") {
         return;
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, checkout, pg_config, refused};
+use support::{Cluster, checkout, pg_config, refused};
 
 /// A server with the extension in `public`, and the decoders in the schema `plain`.
 fn both(name: &str) -> (Cluster, Client) {
@@ -49,6 +49,7 @@ fn wrong(client: &mut Client, of: &str, columns: &[&str]) -> (i64, i64) {
     (row.get(0), row.get(1))
 }
 
+/// The decoders for servers without the extension read ids as the extension does.
 #[test]
 fn decoders_read_what_the_extension_reads() {
     let (_cluster, mut client) = both("decoders");
@@ -77,6 +78,7 @@ fn decoders_read_what_the_extension_reads() {
     assert_eq!(wrong(&mut client, &ids, &same), (100_381, 0));
 }
 
+/// A text that is no short code is an error for them too.
 #[test]
 fn decoders_refuse_what_is_no_short_code() {
     let (_cluster, mut client) = both("codes");
@@ -148,9 +150,9 @@ fn explain(client: &mut Client, query: &str) -> String {
     rows.iter().map(|row| row.get::<_, &str>(0).to_owned() + "\n").collect()
 }
 
-/// They are for servers without the extension, so they are no part of it; and they do not replace what is there.
+/// The decoders are for servers without the extension, so they are no part of it, and replace nothing that is there.
 #[test]
-fn decoders_are_not_the_extensions() {
+fn decoders_are_no_part_of_the_extension() {
     let installed = format!("{}/extension/decoders.sql", pg_config("--sharedir"));
     assert!(!Path::new(&installed).exists());
     let cluster = Cluster::start("decoders_beside");

@@ -5,20 +5,11 @@ use std::path::{Path, PathBuf};
 
 use postgres::SimpleQueryMessage;
 
-use crate::cluster::{Cluster, checkout};
+use support::{Cluster, checkout};
 
-/// The blocks in a document that begin with this, in their order: `sql`, or with a word behind it, by which a test
-/// finds those that need more than one server or session.
-pub fn blocks(document: &str, kind: &str) -> Vec<String> {
-    let text = fs::read_to_string(checkout().join(document)).unwrap();
-    text.split(&format!("```{kind}\n"))
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap().to_owned())
-        .collect()
-}
-
+/// Each example succeeds, or fails where the document says so.
 #[test]
-fn every_example_runs() {
+fn every_example_in_the_documents_runs() {
     for document in [
         "README.md",
         "docs/start.md",
@@ -55,9 +46,9 @@ fn every_example_runs() {
     }
 }
 
-/// Recipes are of the projects that scripts/clients tries.
+/// A recipe is copied from a project that scripts/clients tries.
 #[test]
-fn recipes_are_tried() {
+fn each_recipe_is_part_of_a_project_that_is_tried() {
     let text = fs::read_to_string(checkout().join("docs/clients.md")).unwrap();
     let mut recipes = 0;
     for block in text.split("```").skip(1).step_by(2) {
@@ -71,8 +62,9 @@ fn recipes_are_tried() {
     assert!(recipes > 0);
 }
 
+/// The reference has the words that \df+ shows.
 #[test]
-fn the_reference_has_the_comments_words() {
+fn the_reference_describes_functions_in_the_words_of_their_comments() {
     let reference = fs::read_to_string(checkout().join("docs/reference.md")).unwrap();
     let cluster = Cluster::start("comments");
     let comments = cluster
@@ -100,7 +92,7 @@ fn the_reference_has_the_comments_words() {
     assert_eq!(functions, 77);
 }
 
-/// What `check` finds is told of, and what is told of it finds. Some codes are put together of two words.
+/// The reference lists each code that `check` can report, and no other. Some codes are put together of two words.
 #[test]
 fn every_finding_is_in_the_reference() {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap();
@@ -126,7 +118,7 @@ fn every_finding_is_in_the_reference() {
     assert!(told.len() > 30 && found > 15, "{} told, {found} found", told.len());
 }
 
-/// The files and headings that documents refer to are there.
+/// The files and headings that documents link to exist.
 #[test]
 fn every_link_leads_somewhere() {
     let top = fs::read_dir(checkout()).unwrap().map(|file| file.unwrap().path());

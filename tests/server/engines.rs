@@ -7,9 +7,9 @@ use std::time::Duration;
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, checkout, count, duplicates, has, ids, refused, texts, within};
-use crate::docs::blocks;
-use crate::pair::{Move, Pair, settings, shard_map};
+use support::blocks;
+use support::pair::{Move, Pair, settings, shard_map};
+use support::{Cluster, checkout, count, duplicates, has, ids, refused, texts, within};
 
 const DOCUMENT: &str = "docs/engines.md";
 
@@ -24,15 +24,15 @@ fn two_nodes(name: &str) -> Pair {
     a.batch_execute(USERS).unwrap();
     a.batch_execute("CALL insta_ids.migrate()").unwrap();
     b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
-    b.batch_execute(crate::pair::MIGRATION).unwrap();
+    b.batch_execute(support::pair::MIGRATION).unwrap();
     b.batch_execute(USERS).unwrap();
     b.batch_execute("CALL insta_ids.create_shards(2, 3)").unwrap();
     pair
 }
 
+/// PL/Proxy routes by the map, as docs/engines.md says.
 #[test]
-#[cfg_attr(any(feature = "pg16", feature = "pg18"), ignore = "there is no PL/Proxy for this PostgreSQL here")]
-fn plproxy() {
+fn plproxy_routes_by_the_map() {
     if !has("plproxy") {
         return;
     }
@@ -132,7 +132,7 @@ fn plproxy() {
 
 /// A map of names that need quoting, in all that is made of it.
 fn quoted(name: &str) -> (Cluster, Client) {
-    let cluster = Cluster::bare(name, &[PRELOAD]);
+    let cluster = Cluster::bare(name);
     let mut client = cluster.connect();
     client
         .batch_execute(
@@ -145,8 +145,9 @@ fn quoted(name: &str) -> (Cluster, Client) {
     (cluster, client)
 }
 
+/// The map is exported as a configuration of `PgDog`.
 #[test]
-fn pgdog() {
+fn pgdog_is_configured_by_the_map() {
     let (_cluster, mut client) = quoted("pgdog");
     for (arguments, file) in [("", "schemas"), (", '{id,photo_id}', ARRAY['user \"id\"']", "lookups")] {
         let exported =
@@ -184,8 +185,9 @@ fn pgdog() {
     }
 }
 
+/// The parts of a connection string are those that libpq finds in it.
 #[test]
-fn connection_strings() {
+fn connection_strings_are_read_as_libpq_reads_them() {
     let (_cluster, mut client) = quoted("dsn");
     let partitions = texts(&mut client, "SELECT insta_ids_internal.plproxy_partitions()");
     let a = "host='db-a.example' port='5433' dbname='my app' sslmode='require'";
@@ -221,13 +223,14 @@ fn connection_strings() {
     }
 }
 
+/// Foreign tables of `postgres_fdw` route by the map, as docs/engines.md says.
 #[test]
-fn postgres_fdw() {
+fn a_router_reaches_all_shards_by_postgres_fdw() {
     let pair = two_nodes("fdw");
     if !has("postgres_fdw") {
         return;
     }
-    let router = Cluster::bare("fdw_router", &[]);
+    let router = Cluster::bare("fdw_router");
     let mut client = router.connect();
     let mut recipe = blocks(DOCUMENT, "sql fdw").concat();
     for (address, node) in [("10.0.0.1", &pair.a), ("10.0.0.2", &pair.b)] {
@@ -261,10 +264,10 @@ fn postgres_fdw() {
     }
 }
 
-/// All nodes of Citus mint for one shard, each by a slot of its own. Where there is no Citus, `writers::apart` stands in for
-/// it: two servers with sequences of their own, and one shard.
+/// All nodes of Citus mint for one shard, each by a slot of its own. Where there is no Citus, the first test of `writers` stands
+/// in for it: two servers with sequences of their own, and one shard.
 #[test]
-fn citus() {
+fn all_nodes_of_citus_mint_for_one_shard() {
     if !has("citus") {
         return;
     }
@@ -272,7 +275,7 @@ fn citus() {
         .map(|node| {
             let slot = format!("insta_ids.writer_slot = '{node}/4'");
             let preload = "shared_preload_libraries = 'citus,insta_ids'";
-            let node = Cluster::bare(&format!("citus_{node}"), &[preload, &slot, "wal_level = logical"]);
+            let node = Cluster::with(&format!("citus_{node}"), &[preload, &slot, "wal_level = logical"]);
             node.connect().batch_execute("CREATE EXTENSION citus").unwrap();
             node
         })
@@ -317,11 +320,11 @@ const CATALOGS_OF_CITUS: &str = "
         SELECT 1 AS groupid, true AS isactive, true AS hasmetadata, 'primary'::text AS noderole;
     RESET allow_system_table_mods";
 
-/// Where Citus is, check says what is wrong with this node.
+/// Where Citus is installed, `check` says what is wrong with this node.
 #[test]
-fn check_knows_citus() {
+fn check_finds_what_is_wrong_with_a_node_of_citus() {
     const FOUND: &str = "SELECT concat_ws(' ', severity, code, detail) FROM insta_ids.check()";
-    let cluster = Cluster::bare("of_citus", &[PRELOAD]);
+    let cluster = Cluster::bare("of_citus");
     cluster.connect().batch_execute("CREATE DATABASE worker").unwrap();
     let (mut client, mut worker) = (cluster.connect(), cluster.connect_to("worker"));
     for node in [&mut client, &mut worker] {
@@ -364,10 +367,10 @@ fn check_knows_citus() {
     assert_eq!(texts(&mut worker, FOUND), [""; 0]);
 }
 
-/// Citus distributes no table that a function makes.
+/// Citus does not distribute a table that a function makes.
 #[test]
-fn tables_in_schemas_of_citus() {
-    let cluster = Cluster::bare("schemas_of_citus", &[PRELOAD]);
+fn citus_distributes_no_table_made_by_a_function() {
+    let cluster = Cluster::bare("schemas_of_citus");
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(8)").unwrap();
     client.batch_execute("CALL insta_ids.create_shards(0, 2)").unwrap();
@@ -453,9 +456,9 @@ fn tables_in_schemas_of_citus() {
     }
 }
 
-/// Nodes that have other maps or names, or slots that meet, or are gone.
+/// `check` finds nodes that have other maps or names, that have overlapping slots, or that do not answer.
 #[test]
-fn nodes_agree() {
+fn nodes_that_disagree_are_found() {
     let pair = two_nodes("agree");
     if !pair.have_dblink() {
         return;
@@ -524,15 +527,15 @@ fn nodes_agree() {
     assert_eq!(found(&pair.b), ["error no_answer a", "error other_answer b"]);
 }
 
-/// Half of a server's shards go to its standby.
+/// A standby is promoted and keeps half of the shards.
 #[test]
-fn half_a_server() {
+fn half_of_the_shards_go_to_a_standby() {
     let name = "half_a";
     let settings = settings("a");
-    let a = Cluster::bare(name, &settings.iter().map(String::as_str).collect::<Vec<_>>());
+    let a = Cluster::with(name, &settings);
     let mut primary = a.connect();
     primary.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(4)").unwrap();
-    primary.batch_execute(crate::pair::MIGRATION).unwrap();
+    primary.batch_execute(support::pair::MIGRATION).unwrap();
     primary.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
     primary.batch_execute("SELECT insta_ids.add_node('a', 'host=a'), insta_ids.assign(0, 3, 'a')").unwrap();
 

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use crate::chance::Chance;
-use crate::cluster::Cluster;
+use support::Chance;
+use support::Cluster;
 
 /// All the functions, with arguments to be drawn.
 const FUNCTIONS: [&str; 48] = [
@@ -237,9 +237,9 @@ impl Draw {
     }
 }
 
-/// A million calls, and each error one that is meant for a user.
+/// No call ends the backend or reports an internal error.
 #[test]
-fn a_million_calls() {
+fn a_million_random_calls_end_in_values_or_errors_for_users() {
     const SESSIONS: u64 = 4;
     const ROUNDS: u64 = 250;
     const CALLS: u64 = 1000;
@@ -304,9 +304,9 @@ fn a_million_calls() {
     client.query_one("SELECT insta_ids.reset_clock(), next_id(5, 's')", &[]).unwrap();
 }
 
-/// Whatever is given as DDL, it is statements or an error of its text; none of their texts is lost.
+/// Any text given as DDL is cut into its statements, of which none is lost, or is a syntax error.
 #[test]
-fn any_ddl() {
+fn any_text_given_as_ddl_is_statements_or_an_error() {
     const TEXTS: usize = 100_000;
     let cluster = Cluster::start("any_ddl");
     let mut client = cluster.connect();

@@ -3,7 +3,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,10 @@ use std::thread::{self, JoinHandle};
 use postgres::error::SqlState;
 use postgres::{Client, Error};
 
-use crate::cluster::{Cluster, PRELOAD, checkout, count, pg_config, preload_needed, refused, texts};
+use support::{Cluster, VERSION, checkout, count, pg_config, preload_needed, refused, scratch, texts};
 
 /// A table that refuses the same id twice.
 const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'))";
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const LIBRARY_VERSION: &str = "SELECT insta_ids_internal.library_version()";
 
@@ -63,7 +61,7 @@ struct Exchange {
 impl Exchange {
     /// The server is not started, and has no library yet.
     fn new(name: &str) -> Self {
-        let cluster = Cluster::made(name, &["make", PRELOAD]);
+        let cluster = Cluster::stopped(name, &[""; 0]);
         let this = Self { cluster };
         fs::create_dir(this.directory()).unwrap();
         let configuration = this.cluster.socket.join("data/postgresql.conf");
@@ -96,20 +94,19 @@ fn version_of(digit: &str) -> String {
     VERSION.split('.').map(|part| digit.repeat(part.len())).collect::<Vec<_>>().join(".")
 }
 
-/// `make install` replaces the files of a running server. The library is never missing, neither for sessions that have it
-/// nor for new ones.
+/// `make install` replaces the files of a running server. Sessions that have the library, and new ones, always find it.
 #[test]
-fn installed_while_sessions_come() {
+fn sessions_find_the_library_during_an_installation() {
     let cluster = Cluster::start("installed");
     let mut client = cluster.connect();
     client.batch_execute(TABLE).unwrap();
-    let staged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("staged");
+    let staged = scratch().join("staged");
     let [libraries, extensions] =
         [pg_config("--pkglibdir"), format!("{}/extension", pg_config("--sharedir"))];
     let files = [
         format!("{libraries}/insta_ids.so"),
         format!("{extensions}/insta_ids.control"),
-        format!("{extensions}/insta_ids--{VERSION}.sql"),
+        format!("{extensions}/insta_ids--{}.sql", *VERSION),
     ];
     // Files that an earlier version of the checkout has left there would be installed, too.
     let _ = fs::remove_dir_all(&staged);
@@ -138,13 +135,13 @@ fn installed_while_sessions_come() {
     before.end().unwrap();
 }
 
-/// Packages exchange the library while the server runs. Sessions with the old one and sessions with the new one mint with
-/// one guard; after the restart, `check` finds that the database is not updated.
+/// Packages exchange the library while the server runs. Sessions with the old library and sessions with the new one mint
+/// under one guard. After the restart `check` finds that the database is not updated.
 #[test]
-fn exchanged_under_sessions() {
+fn sessions_with_the_old_and_the_new_library_share_one_guard() {
     let server = Exchange::new("exchanged");
     let newer = version_of("9");
-    server.install(VERSION);
+    server.install(&VERSION);
     server.cluster.up();
     let mut client = server.cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(10)").unwrap();
@@ -154,7 +151,7 @@ fn exchanged_under_sessions() {
     server.install(&newer);
     let mut client = server.cluster.connect();
     // A preloaded library stays until the restart.
-    let expected = if preload_needed() { VERSION } else { &newer };
+    let expected = if preload_needed() { VERSION.as_str() } else { &newer };
     assert_eq!(texts(&mut client, LIBRARY_VERSION), [expected]);
     insert(&mut client, 100_000).unwrap();
     before.end().unwrap();
@@ -168,9 +165,9 @@ fn exchanged_under_sessions() {
     assert_eq!(texts(&mut client, OLD), ["old_extension"]);
 }
 
-/// A server that still runs an older library does not make the extension: that library may lack what its functions call.
+/// A server that still runs an older library does not create the extension: that library may lack functions that it calls.
 #[test]
-fn an_older_library_is_refused() {
+fn a_server_with_an_older_library_refuses_the_extension() {
     let server = Exchange::new("older");
     let older = version_of("0");
     server.install(&older);
@@ -183,7 +180,7 @@ fn an_older_library_is_refused() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_namespace WHERE nspname = 'insta_ids'"), 0);
     drop(client);
 
-    server.install(VERSION);
+    server.install(&VERSION);
     server.cluster.stop();
     server.cluster.up();
     let mut client = server.cluster.connect();
@@ -193,9 +190,9 @@ fn an_older_library_is_refused() {
     assert_eq!(texts(&mut client, OLD), [""; 0]);
 }
 
-/// Without the lease, a restart could repeat ids, so none is minted.
+/// Without the lease a restart could repeat ids.
 #[test]
-fn no_id_without_the_lease() {
+fn no_id_is_minted_without_the_lease() {
     let cluster = Cluster::start("no_lease");
     let mut client = cluster.connect();
     client.batch_execute(TABLE).unwrap();

@@ -4,11 +4,8 @@
 mod adoption;
 mod attacks;
 mod availability;
-mod chance;
 mod check;
 mod clients;
-#[allow(dead_code, reason = "shared with tests/torture")]
-mod cluster;
 mod databases;
 mod decoders;
 mod docs;
@@ -23,8 +20,6 @@ mod moves;
 mod oracle;
 mod ordinary;
 mod pace;
-#[allow(dead_code, reason = "shared with tests/torture")]
-mod pair;
 mod partitions;
 mod reading;
 mod regress;

@@ -6,16 +6,16 @@ use std::time::Duration;
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
 
-use crate::cluster::{Cluster, PRELOAD, checkout, count, refused, texts};
-use crate::pair::{MIGRATION, Pair, settings, shard_map};
-use crate::shards::Running;
+use support::pair::{MIGRATION, Pair, settings, shard_map};
+use support::shards::Running;
+use support::{Cluster, checkout, count, refused, texts};
 
 const RANGES: &str = "SELECT string_agg(concat_ws(' ', first, last, node), ', ' ORDER BY first) FROM insta_ids_internal.assignment";
 const VERSION: &str = "SELECT coalesce(max(version), 0) FROM insta_ids_internal.map";
 
 /// A server that is node `a`, of 100 shards.
 fn node_a(name: &str) -> Cluster {
-    let cluster = Cluster::bare(name, &[PRELOAD, "insta_ids.node = 'a'"]);
+    let cluster = Cluster::with(name, &["insta_ids.node = 'a'"]);
     cluster
         .connect()
         .batch_execute(
@@ -26,8 +26,9 @@ fn node_a(name: &str) -> Cluster {
     cluster
 }
 
+/// Each change of the map has a higher version.
 #[test]
-fn shards_are_assigned() {
+fn assigning_shards_changes_the_map_and_its_version() {
     let cluster = node_a("assigned");
     let mut client = cluster.connect();
     let mut version = count(&mut client, VERSION);
@@ -78,8 +79,9 @@ fn shards_are_assigned() {
     );
 }
 
+/// What would spoil the map is an error that says why.
 #[test]
-fn what_is_refused() {
+fn changes_that_would_spoil_the_map_are_refused() {
     const ELSEWHERE: &str = "connection string says twice where the server is";
     let cluster = node_a("map_refused");
     let mut client = cluster.connect();
@@ -166,7 +168,7 @@ fn what_is_refused() {
 
 /// A transaction whose snapshot is old does not see where shards are now.
 #[test]
-fn an_old_snapshot_makes_no_shard() {
+fn a_transaction_with_an_old_snapshot_makes_no_shard() {
     let cluster = node_a("old_snapshot");
     let mut client = cluster.connect();
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").unwrap();
@@ -180,12 +182,11 @@ fn an_old_snapshot_makes_no_shard() {
     );
 }
 
-/// A superuser can alter the tables of an extension. What the library would read as something else, it refuses to read.
-/// What a session looks at under a lock, it looks at once it has the lock, and sees what others did while it waited.
+/// A session that waited for a lock looks again once it has the lock.
 #[test]
-fn what_others_did_while_it_waited() {
+fn a_session_that_waited_for_a_lock_sees_what_others_did() {
     let settings = settings("a");
-    let cluster = Cluster::bare("waited", &settings.iter().map(String::as_str).collect::<Vec<_>>());
+    let cluster = Cluster::with("waited", &settings);
     let mut client = cluster.connect();
     client
         .batch_execute(
@@ -285,8 +286,9 @@ fn nothing_is_half_done_in_a_fenced_shard() {
     client.batch_execute("ALTER TABLE insta1.photos DETACH PARTITION insta1.part CONCURRENTLY").unwrap();
 }
 
+/// A superuser can alter the tables of an extension. The library refuses to read what it would misread.
 #[test]
-fn tables_that_were_altered() {
+fn tables_of_the_extension_that_a_superuser_altered_are_not_misread() {
     let cluster = node_a("altered");
     let mut client = cluster.connect();
     client
@@ -313,9 +315,9 @@ fn tables_that_were_altered() {
     other.batch_execute("SELECT next_id(5, 's')").unwrap();
 }
 
-/// A foreign table cannot be locked by LOCK TABLE, and is waited for as others are.
+/// LOCK TABLE cannot lock a foreign table, and yet its users are waited for.
 #[test]
-fn a_foreign_table_in_use() {
+fn a_fence_waits_for_users_of_a_foreign_table() {
     let cluster = node_a("foreign");
     let mut client = cluster.connect();
     client
@@ -359,9 +361,9 @@ fn a_foreign_table_in_use() {
     }
 }
 
-/// A map goes from server to server, and is told of; nothing that is fenced is opened by it.
+/// A copied map is notified to listeners, and opens nothing that is fenced.
 #[test]
-fn a_map_is_applied() {
+fn a_map_is_copied_from_server_to_server() {
     let pair = Pair::start("applied");
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     assert_eq!(shard_map(&mut a), shard_map(&mut b));
@@ -390,9 +392,9 @@ fn a_map_is_applied() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
-/// Sessions that read the map before it changed go by the new one, at once.
+/// Sessions that read the map before a change go by the changed one at once.
 #[test]
-fn sessions_follow() {
+fn sessions_follow_a_change_of_the_map_at_once() {
     let cluster = node_a("follow");
     let mut client = cluster.connect();
     let mut other = cluster.connect();
@@ -420,9 +422,9 @@ fn sessions_follow() {
     assert_eq!(refused(&mut other, mint).code().code(), "25006");
 }
 
-/// The name of a server is its own: it is no row, and what is in force is what the server was started with.
+/// The name of a server is a setting and no row, and changes at a restart only.
 #[test]
-fn the_name_of_a_server() {
+fn a_server_has_the_name_it_was_started_with() {
     let cluster = node_a("named");
     let mut client = cluster.connect();
     client.batch_execute("SELECT insta_ids.assign(0, 99, 'b')").unwrap();
@@ -449,9 +451,9 @@ fn the_name_of_a_server() {
     }
 }
 
-/// A dump brings map, version and fences back.
+/// A dump brings back the map, its version and the fences.
 #[test]
-fn restored_from_a_dump() {
+fn a_dump_restores_map_version_and_fences() {
     let pair = Pair::start("map_dumped");
     let mut client = pair.a.connect();
     client.batch_execute("SELECT insta_ids.fence(2); SELECT insta_ids.assign(9, 9, 'b')").unwrap();
@@ -470,10 +472,10 @@ fn restored_from_a_dump() {
     restored.batch_execute("SELECT insta_ids.unfence(2); INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
 }
 
-/// A publication of all tables has those of the extension, too, and keeps nobody from changing them.
+/// A publication of all tables has the extension's tables too, and keeps nobody from changing them.
 #[test]
-fn published() {
-    let cluster = Cluster::bare("published", &[PRELOAD, "wal_level = logical"]);
+fn a_publication_of_all_tables_lets_the_map_be_changed() {
+    let cluster = Cluster::with("published", &["wal_level = logical"]);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids; CREATE PUBLICATION everything FOR ALL TABLES").unwrap();
     client
@@ -492,9 +494,9 @@ fn published() {
     }
 }
 
-/// Each finding of the map is made, and goes when its hint is followed.
+/// Each finding about the map is provoked, and goes when its hint is followed.
 #[test]
-fn what_check_finds() {
+fn each_finding_about_the_map_is_found_and_mended() {
     const FINDINGS: &str = "SELECT concat_ws('|', severity, code, object, detail) FROM insta_ids.check()";
     let pair = Pair::start("map_checked");
     let mut a = pair.a.connect();

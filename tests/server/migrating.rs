@@ -1,29 +1,23 @@
 //! Promise: docs/migrating.md says what is so, from the first step to the last, and nobody who writes meanwhile notices.
 
-use std::io::Write;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::cluster::{Cluster, count, duplicates, ids, texts};
-use crate::docs::blocks;
+use support::blocks;
+use support::{Cluster, count, duplicates, ids, texts};
 
 const DOCUMENT: &str = "docs/migrating.md";
 
 /// Gives a block of the document to psql, which must not fail.
 fn psql(cluster: &Cluster, database: &str, block: &str) {
-    let mut psql = cluster
-        .program("psql", "postgres")
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", database])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    psql.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
-    assert!(psql.wait().unwrap().success(), "{block}");
+    let psql = cluster.psql(&["-v", "ON_ERROR_STOP=1", "-o", "/dev/null", database], block);
+    let output = psql.wait_with_output().unwrap();
+    assert!(output.status.success(), "{block}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The steps of docs/migrating.md are followed, there and back, and sessions that write meanwhile notice nothing.
 #[test]
-fn each_step_as_documented() {
+fn each_step_of_docs_migrating_works_under_writers() {
     let cluster = Cluster::start("migrating");
     let mut client = cluster.connect();
     client.batch_execute("DROP EXTENSION insta_ids").unwrap();
@@ -84,8 +78,9 @@ fn each_step_as_documented() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'insta_ids'"), 0);
 }
 
+/// The example for ids of Twitter's layout in docs/migrating.md runs.
 #[test]
-fn from_twitters_layout() {
+fn ids_of_twitters_layout_can_be_kept() {
     let cluster = Cluster::start("tweets");
     let mut client = cluster.connect();
     client.batch_execute("DROP EXTENSION insta_ids").unwrap();

@@ -1,15 +1,14 @@
 //! Promise: a migration is applied to a shard entirely or not at all, once, and what is recorded of it is so; what
 //! fails in one shard, or waits there, keeps no other from it.
 
-use std::io::Write;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
-use crate::cluster::{Cluster, count, refused, texts, within};
-use crate::shards::{HOLD, PHOTOS, RELEASE, Running, WAITS_IN_12, add, at_once, check_complete, set_up};
+use support::shards::{HOLD, PHOTOS, RELEASE, Running, WAITS_IN_12, add, at_once, check_complete, set_up};
+use support::{Cluster, count, refused, texts, within};
 
 /// What of a migration is not applied.
 const REST: &str = "SELECT concat_ws(' ', name, shard, state, statement, sqlstate, message)
@@ -23,9 +22,9 @@ fn with_shards(name: &str) -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// Who waits for a table of one shard keeps nobody from those of the others.
+/// A migration that waits for a table of one shard keeps no session from the tables of the others.
 #[test]
-fn one_shard_is_locked() {
+fn a_migration_that_waits_in_one_shard_blocks_no_other() {
     let (cluster, mut client) = with_shards("locked");
     let [mut holder, mut writer] = [(); 2].map(|()| cluster.connect());
     holder.batch_execute("BEGIN; LOCK TABLE insta12.photos").unwrap();
@@ -84,9 +83,9 @@ fn one_shard_is_locked() {
     assert_eq!(texts(&mut client, "SHOW lock_timeout"), ["0"]);
 }
 
-/// What another session makes in a shard meanwhile is left as it is.
+/// A table that another session makes in a shard meanwhile is left as it is.
 #[test]
-fn others_tables_are_theirs() {
+fn a_migration_leaves_tables_of_other_sessions_alone() {
     let (cluster, mut client) = with_shards("others_tables");
     client.batch_execute(HOLD).unwrap();
     let mine = "CREATE TABLE mine (id bigint DEFAULT next_id())";
@@ -106,7 +105,7 @@ fn others_tables_are_theirs() {
 /// The owner of a table of a shard renames it while the migration waits for it. The migration must not find the next table
 /// of that name in the search path.
 #[test]
-fn a_table_is_renamed_meanwhile() {
+fn a_renamed_table_is_not_mistaken_for_another() {
     let (cluster, mut client) = with_shards("renamed");
     let objects = |schema: &str| {
         format!(
@@ -177,8 +176,9 @@ const IN_PUBLIC: &str = "
     FROM pg_class c LEFT JOIN pg_sequence s ON s.seqrelid = c.oid
     WHERE c.relnamespace = 'public'::regnamespace ORDER BY c.oid";
 
+/// A failure in one shard is recorded, and keeps the others from nothing.
 #[test]
-fn one_of_many_fails() {
+fn a_migration_that_fails_in_one_shard_is_applied_in_the_others() {
     let (_cluster, mut client) = set_up("one_fails", 200);
     add(&mut client, "0001", PHOTOS);
     client.batch_execute("CALL insta_ids.create_shards(0, 199)").unwrap();
@@ -198,7 +198,7 @@ fn one_of_many_fails() {
     check_complete(&mut client, 200);
 }
 
-/// A migration that is replaced while another session has it in hand, or is about to.
+/// A migration is replaced while another session applies it, or is about to.
 #[test]
 fn what_is_recorded_is_what_was_applied() {
     const MIGRATE: &str = "CALL insta_ids.migrate(12, 12, lock_timeout => '0')";
@@ -248,9 +248,9 @@ fn what_is_recorded_is_what_was_applied() {
     }
 }
 
-/// Functions and operators that the caller's path has in place of PostgreSQL's own are called by nothing here.
+/// Functions and operators that the caller's path has in place of PostgreSQL's own are never called.
 #[test]
-fn nothing_planted_is_called() {
+fn nothing_in_the_callers_search_path_is_called() {
     let (_cluster, mut client) = set_up("planted", 100);
     client.batch_execute(PLANT).unwrap();
     assert!(
@@ -359,9 +359,9 @@ pub const PLANT: &str = r"
     CREATE VIEW planted.pg_stat_activity AS SELECT a.* FROM pg_catalog.pg_stat_activity a WHERE planted.fail()
 ";
 
-/// Sessions that see what was when their transaction began can call it, too, and at once.
+/// Sessions whose transactions see an older snapshot can migrate too, and at once.
 #[test]
-fn in_other_isolations() {
+fn migrations_are_applied_in_any_isolation_level() {
     let (cluster, mut client) = set_up("isolation", 1000);
     add(&mut client, "0001", PHOTOS);
     for isolation in ["repeatable read", "serializable"] {
@@ -386,9 +386,9 @@ fn in_other_isolations() {
     }
 }
 
-/// Wherever a procedure that commits can be called from, and nowhere else.
+/// `migrate` can be called from wherever a procedure that commits can, and from nowhere else.
 #[test]
-fn from_anywhere() {
+fn migrate_is_called_wherever_a_procedure_can_commit() {
     const PATH: &str = "public, pg_temp";
     let (_cluster, mut client) = set_up("anywhere", 1000);
     add(&mut client, "0001", PHOTOS);
@@ -446,9 +446,9 @@ fn from_anywhere() {
     check_complete(&mut client, 30);
 }
 
-/// Texts are of the database's encoding, also where that is none.
+/// Texts are of the database's encoding, also where it is `SQL_ASCII`.
 #[test]
-fn in_other_encodings() {
+fn migrations_are_texts_of_the_databases_encoding() {
     let (cluster, mut client) = set_up("migration_encodings", 1);
     for encoding in ["LATIN1", "SQL_ASCII", "EUC_JP"] {
         let database = encoding.to_lowercase();
@@ -512,25 +512,15 @@ fn in_other_encodings() {
 
 /// psql that runs the script of a migration, as the notice of `migrate` says it.
 fn run_script(cluster: &Cluster, name: &str) -> Child {
-    let mut psql = cluster.program("psql", "postgres");
-    let mut psql = psql
-        .args(["-X", "-q", "-d", "postgres"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let script = format!("SELECT * FROM insta_ids.migration_script('{name}') \\gexec\n");
-    psql.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    psql
+    cluster.psql(&[], &format!("SELECT * FROM insta_ids.migration_script('{name}') \\gexec\n"))
 }
 
 const SCRIPT: &str = "
     SELECT insta_ids.add_migration('0002', 'CREATE INDEX CONCURRENTLY captions ON photos (caption)', transactional => false)";
 
-/// What fails in one shard is done in the others, and is known to have failed there.
+/// A migration that fails in one shard is applied in the others, and psql says where it failed.
 #[test]
-fn by_psql() {
+fn psql_reports_the_shards_in_which_a_migration_failed() {
     let (cluster, mut client) = with_shards("by_psql");
     client.batch_execute(SCRIPT).unwrap();
     client.batch_execute("ALTER TABLE insta7.photos RENAME caption TO text").unwrap();

@@ -1,7 +1,7 @@
 //! Promise: ids are the published function's, bit for bit. The oracle is the published body itself, with
 //! the instant and the sequence's value as arguments.
 
-use crate::cluster::Cluster;
+use support::Cluster;
 
 /// From "Sharding & IDs at Instagram". `%%` is single, as in the function that the page's template made.
 const PUBLISHED: &str = "

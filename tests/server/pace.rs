@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, count, within};
+use support::{Cluster, count, within};
 
 /// As far as `insta_ids.max_ahead_ms` lets ids run ahead when it is not set.
 const AHEAD_MS: i64 = 10;
@@ -98,7 +98,7 @@ fn how_far_ahead_is_a_setting_of_the_server() {
 fn every_id_is_counted() {
     for connections in [20, 400] {
         let settings = format!("max_connections = {connections}");
-        let cluster = Cluster::bare(&format!("counted_{connections}"), &[PRELOAD, &settings]);
+        let cluster = Cluster::with(&format!("counted_{connections}"), &[&settings]);
         let mut client = cluster.connect();
         client
             .batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s; SELECT next_id(5, 's')")

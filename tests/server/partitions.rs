@@ -1,15 +1,13 @@
 //! Partitions by time, among other sessions, on other servers, and by the schedulers of others.
 
-use std::io::Write;
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, count, has, texts, within};
-use crate::docs::blocks;
+use support::blocks;
+use support::{Cluster, count, has, major, since, texts, within};
 
 const DOCUMENT: &str = "docs/partitions.md";
 
@@ -24,7 +22,7 @@ const TABLE: &str = "
 /// Who has written and read before the call does not hold it up, and who comes while its transaction is open is not
 /// held up by it.
 #[test]
-fn nobody_waits() {
+fn creating_partitions_waits_for_nobody_and_nobody_waits_for_it() {
     const CALL: &str =
         "SELECT insta_ids.create_partitions('t', '1 day', now(), now() + interval '9 days')::text";
     const INSERT: &str = "INSERT INTO t (user_id) VALUES (7)";
@@ -58,7 +56,7 @@ fn nobody_waits() {
 
 /// Calls at once make each partition once, and drop it once; none of them fails.
 #[test]
-fn many_calls_at_once() {
+fn calls_at_once_make_each_partition_once() {
     const SESSIONS: usize = 4;
     let cluster = Cluster::start("calls_at_once");
     cluster.connect().batch_execute(TABLE).unwrap();
@@ -126,7 +124,7 @@ fn days_are_local_days() {
 /// The owner of a database can dump what is remembered, and it is what it was where that is restored; in whatever
 /// schema the extension is.
 #[test]
-fn dump_and_restore() {
+fn a_dump_restores_what_is_remembered_of_partitions() {
     let cluster = Cluster::start("dump_partitions");
     let mut client = cluster.connect();
     for make in ["CREATE ROLE owner LOGIN", "CREATE DATABASE one OWNER owner", "CREATE DATABASE other"] {
@@ -161,9 +159,11 @@ fn dump_and_restore() {
 }
 
 /// A partitioned table has had an access method to hand on since PostgreSQL 17.
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 #[test]
-fn the_access_method_is_the_tables() {
+fn partitions_get_the_access_method_of_their_table() {
+    if !since(17) {
+        return;
+    }
     let cluster = Cluster::start("access_method");
     let mut client = cluster.connect();
     client
@@ -180,7 +180,7 @@ fn the_access_method_is_the_tables() {
 
 /// A server with what docs/partitions.md has made before its recipes.
 fn documented(name: &str, settings: &[&str]) -> (Cluster, Client) {
-    let cluster = Cluster::bare(name, settings);
+    let cluster = Cluster::with(name, settings);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     for example in blocks(DOCUMENT, "sql") {
@@ -191,10 +191,10 @@ fn documented(name: &str, settings: &[&str]) -> (Cluster, Client) {
 
 /// It waits for a transaction that has used the table, but nobody waits for it.
 #[test]
-fn detaching_as_documented() {
+fn detaching_concurrently_blocks_nobody() {
     const INSERT: &str = "INSERT INTO insta5.photos (user_id) VALUES (1)";
     const COUNT: &str = "SELECT count(*) FROM insta_ids.partitions('insta5.photos')";
-    let (cluster, mut client) = documented("detaching", &[PRELOAD]);
+    let (cluster, mut client) = documented("detaching", &[]);
     client
         .batch_execute(
             "DROP TABLE insta5.photos_rest;
@@ -205,9 +205,7 @@ fn detaching_as_documented() {
     let before = count(&mut client, COUNT);
     let mut writer = cluster.connect();
     writer.batch_execute(&format!("BEGIN; {INSERT}")).unwrap();
-    let mut psql =
-        cluster.program("psql", "postgres").args(["-X", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
-    psql.stdin.take().unwrap().write_all(blocks(DOCUMENT, "psql")[0].as_bytes()).unwrap();
+    let mut psql = cluster.psql(&[], &blocks(DOCUMENT, "psql")[0]);
     let waits =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%CONCURRENTLY'";
     within(Duration::from_secs(30), || count(&mut client, waits) == 1);
@@ -253,9 +251,11 @@ fn a_pending_detach_is_no_partition() {
 }
 
 /// Intervals can be infinite since PostgreSQL 17.
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 #[test]
 fn no_partition_is_infinite() {
+    if !since(17) {
+        return;
+    }
     let cluster = Cluster::start("infinite");
     let mut client = cluster.connect();
     client.batch_execute("CREATE TABLE t (id bigint) PARTITION BY RANGE (id)").unwrap();
@@ -271,14 +271,13 @@ fn no_partition_is_infinite() {
 /// The job runs as a role that was granted what docs/partitions.md says, makes what is missing, and fails not when
 /// nothing is.
 #[test]
-#[cfg_attr(any(feature = "pg16", feature = "pg18"), ignore = "there is no pg_cron for this PostgreSQL here")]
-fn by_pg_cron() {
-    // Seconds can be given since pg_cron 1.5.
-    const SCHEDULE: &str = if cfg!(feature = "pg15") { "* * * * *" } else { "2 seconds" };
+fn a_job_of_pg_cron_makes_partitions() {
     const COUNT: &str = "SELECT count(*) FROM insta_ids.partitions('insta5.photos')";
     if !has("pg_cron") {
         return;
     }
+    // Seconds can be given since pg_cron 1.5.
+    let schedule = if major() == 15 { "* * * * *" } else { "2 seconds" };
     let libraries = "shared_preload_libraries = 'insta_ids,pg_cron'";
     let settings = [libraries, "cron.use_background_workers = on", "cron.database_name = 'postgres'"];
     let (_cluster, mut client) = documented("pg_cron", &settings);
@@ -288,7 +287,7 @@ fn by_pg_cron() {
     assert_eq!(count(&mut client, COUNT), 1, "the default partition is left");
     let recipe = &blocks(DOCUMENT, "sql pg_cron")[0];
     assert!(recipe.contains("'0 3 * * *'"));
-    client.batch_execute(&recipe.replace("0 3 * * *", SCHEDULE)).unwrap();
+    client.batch_execute(&recipe.replace("0 3 * * *", schedule)).unwrap();
     let runs = "SELECT concat_ws(' ', username, status, return_message) FROM cron.job_run_details
                 WHERE status NOT IN ('starting', 'running') ORDER BY runid LIMIT 2";
     within(Duration::from_secs(150), || texts(&mut client, runs).len() == 2);
@@ -300,11 +299,7 @@ fn by_pg_cron() {
 
 /// What docs/partitions.md says of `pg_partman`.
 #[test]
-#[cfg_attr(
-    any(feature = "pg16", feature = "pg18"),
-    ignore = "there is no pg_partman for this PostgreSQL here"
-)]
-fn by_pg_partman() {
+fn pg_partman_manages_partitions_of_ids() {
     const COUNT: &str = "SELECT count(*) FROM insta_ids.partitions('insta5.likes')";
     const REST: &str = "SELECT count(*) FROM insta5.likes_default";
     const INSERT: &str = "INSERT INTO insta5.likes SELECT FROM generate_series(1, 100)";
@@ -312,8 +307,8 @@ fn by_pg_partman() {
     if !has("pg_partman") {
         return;
     }
-    let (_cluster, mut client) = documented("pg_partman", &[PRELOAD]);
-    let version = if cfg!(feature = "pg15") { 4 } else { 5 };
+    let (_cluster, mut client) = documented("pg_partman", &[]);
+    let version = if major() == 15 { 4 } else { 5 };
     let recipe = &blocks(DOCUMENT, &format!("sql pg_partman {version}"))[0];
     client.batch_execute(recipe).unwrap();
     client.batch_execute(INSERT).unwrap();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, PRELOAD, becomes, count, within};
-use crate::docs::blocks;
+use support::Chance;
+use support::blocks;
+use support::{Cluster, becomes, count, within};
 
 const DOCUMENT: &str = "docs/reading-by-time.md";
 
@@ -23,7 +23,7 @@ fn block(name: &str) -> String {
 fn server(name: &str) -> Cluster {
     // A transaction of autovacuum would be waited for, too.
     let settings = ["wal_level = logical", "max_prepared_transactions = 10", "autovacuum = off"];
-    let cluster = Cluster::bare(name, &[&[PRELOAD], &settings[..]].concat());
+    let cluster = Cluster::with(name, &[&[], &settings[..]].concat());
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     for example in blocks(DOCUMENT, "sql") {
@@ -123,7 +123,7 @@ fn insert(client: &mut Client) -> i64 {
 
 /// Two sessions: the one that is first to take an id is last to commit. Only the naive reader misses its row.
 #[test]
-fn a_late_commit() {
+fn only_the_naive_reader_misses_a_late_commit() {
     let cluster = server("late_commit");
     let (mut slow, mut fast, mut reading) = (cluster.connect(), cluster.connect(), cluster.connect());
     let mut readers = Reader::all();
@@ -147,7 +147,7 @@ fn a_late_commit() {
 
 /// Eight sessions that commit late, by chance, roll back, and use savepoints, while all the readers poll.
 #[test]
-fn readers_of_many_sessions() {
+fn all_documented_readers_see_every_row() {
     const WRITERS: u64 = 8;
     const ROUNDS: u64 = 150;
     let cluster = server("readers");
@@ -230,7 +230,7 @@ fn readers_of_many_sessions() {
 
 /// What the document says must hold for the lag: where it does not, the row is missed. By transaction it is not.
 #[test]
-fn where_a_lag_is_not_enough() {
+fn a_lag_misses_rows_where_its_conditions_do_not_hold() {
     let cluster = server("lag");
     cluster
         .connect()
@@ -268,7 +268,7 @@ fn where_a_lag_is_not_enough() {
 
 /// The id was taken before the transaction that inserts it.
 #[test]
-fn an_id_that_was_taken_beforehand() {
+fn an_id_taken_before_its_transaction_is_read() {
     let cluster = server("beforehand");
     let (mut slow, mut fast, mut client) = (cluster.connect(), cluster.connect(), cluster.connect());
     let [_, mut by_transaction, _, mut with_a_lag] = Reader::all();
@@ -287,7 +287,7 @@ fn an_id_that_was_taken_beforehand() {
 
 /// A transaction ends after the snapshot of the rows was taken, and before the look at the sessions.
 #[test]
-fn a_lag_in_one_snapshot() {
+fn a_transaction_that_ends_after_the_snapshot_is_read() {
     let cluster = server("snapshot");
     let (mut slow, mut fast, mut client) = (cluster.connect(), cluster.connect(), cluster.connect());
     let [_, mut by_transaction, _, mut with_a_lag] = Reader::all();
@@ -306,7 +306,7 @@ fn a_lag_in_one_snapshot() {
 
 /// Whoever writes in another database is waited for, whoever reads there is not.
 #[test]
-fn by_transaction_beside_other_databases() {
+fn reading_by_transaction_waits_for_writers_of_other_databases() {
     let cluster = server("databases");
     let mut client = cluster.connect();
     client.batch_execute("CREATE DATABASE other").unwrap();
@@ -324,7 +324,7 @@ fn by_transaction_beside_other_databases() {
 
 /// Also where the rows are read on a standby, which knows no session of the primary.
 #[test]
-fn by_transaction_on_a_standby() {
+fn reading_by_transaction_works_on_a_standby() {
     let cluster = server("written");
     let (mut slow, mut fast) = (cluster.connect(), cluster.connect());
     let standby = cluster.standby("read");

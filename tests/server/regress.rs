@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
-use crate::cluster::{Cluster, PRELOAD, checkout};
+use support::{Cluster, checkout};
 
+/// The SQL surface gives the expected output.
 #[test]
-fn pg_regress() {
-    let cluster = Cluster::bare("regress", &[PRELOAD]);
+fn the_sql_surface_is_as_expected() {
+    let cluster = Cluster::bare("regress");
     let run = Command::new(checkout().join("scripts/installcheck"))
         .env("PGHOST", &cluster.socket)
         .env("PGUSER", "postgres")

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::cluster::{Cluster, disorders, duplicates, ids};
+use support::{Cluster, disorders, duplicates, ids};
 
 /// Instagram's, and layouts of long and short units, of few residues, and with the sequence above the shard.
 const LAYOUTS: [(&str, usize); 6] = [
@@ -43,15 +43,16 @@ fn mint_after_a_reset(cluster: &Cluster) {
     }
 }
 
+/// Ids that follow a reset of the clock are new.
 #[test]
-fn ids_after_a_reset() {
+fn no_id_comes_again_after_a_reset_of_the_clock() {
     mint_after_a_reset(&Cluster::start("resets"));
 }
 
-/// The furthest lead that can be set.
+/// The same, with the furthest lead that can be set.
 #[test]
-fn ids_far_ahead_after_a_reset() {
-    let cluster = Cluster::bare("far_resets", &[crate::cluster::PRELOAD, "insta_ids.max_ahead_ms = 1000"]);
+fn no_id_comes_again_after_a_reset_with_the_furthest_lead() {
+    let cluster = Cluster::with("far_resets", &["insta_ids.max_ahead_ms = 1000"]);
     cluster.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
     mint_after_a_reset(&cluster);
 }

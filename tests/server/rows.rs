@@ -1,6 +1,6 @@
 //! Rows that are read without the planner: as a query would read them, and nothing of the owner's is run.
 
-use crate::cluster::{Cluster, count, texts};
+use support::{Cluster, count, texts};
 
 /// Tables with what a scan could take wrongly: dropped and added columns, NULLs, dead rows, long values, children, and
 /// indexes of each kind.
@@ -34,7 +34,7 @@ const TABLES: &str = "
 
 /// What is found of ids is what SQL finds: in all rows, and at the ends of what there is in order.
 #[test]
-fn ids_as_a_query_reads_them() {
+fn surveys_count_ids_as_a_query_does() {
     let cluster = Cluster::start("rows");
     let mut client = cluster.connect();
     client.batch_execute(TABLES).unwrap();
@@ -110,7 +110,7 @@ fn ids_as_a_query_reads_them() {
 /// Tables with the same rows have the same hash, whatever the order of rows and columns and the session's settings; with
 /// others, another one.
 #[test]
-fn rows_are_the_same_or_not() {
+fn tables_with_the_same_rows_have_the_same_hash() {
     let cluster = Cluster::start("hashes");
     let mut client = cluster.connect();
     client.batch_execute(TABLES).unwrap();

@@ -4,17 +4,16 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
-use crate::cluster::{Cluster, PRELOAD, count, duplicates};
-use crate::docs::blocks;
+use support::blocks;
+use support::{Cluster, count, duplicates, within};
 
 /// Nothing but a flush brings WAL from the server's memory to its files, and a kill leaves what is in the files.
-const UNFLUSHED: [&str; 8] = [
-    PRELOAD,
+const UNFLUSHED: [&str; 7] = [
     "synchronous_commit = off",
     "wal_writer_delay = '10s'",
     "bgwriter_lru_maxpages = 0",
@@ -25,7 +24,7 @@ const UNFLUSHED: [&str; 8] = [
 ];
 
 fn ticket_server(cluster: &str, server: i32, servers: i32) -> Cluster {
-    let cluster = Cluster::bare(cluster, &UNFLUSHED);
+    let cluster = Cluster::with(cluster, &UNFLUSHED);
     cluster
         .connect()
         .batch_execute(&format!(
@@ -42,15 +41,7 @@ fn next_ticket(client: &mut Client, name: &str) -> Result<i64, postgres::Error> 
 /// The server dies with all that was in its memory only, and comes back.
 fn kill_and_start(cluster: &Cluster) {
     cluster.signal("KILL");
-    start(cluster);
-}
-
-fn start(cluster: &Cluster) {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !cluster.try_up() {
-        assert!(Instant::now() < deadline, "the server does not come back");
-        thread::sleep(Duration::from_millis(50));
-    }
+    cluster.up_again();
 }
 
 /// Nobody commits, the tickets are used elsewhere, and the server dies.
@@ -127,11 +118,7 @@ impl Takers<'_> {
 
     fn await_more(&self, tickets: usize) {
         let wanted = self.taken.load(Ordering::Relaxed) + tickets;
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while self.taken.load(Ordering::Relaxed) < wanted {
-            assert!(Instant::now() < deadline, "no {tickets} tickets within a minute");
-            thread::sleep(Duration::from_millis(5));
-        }
+        within(Duration::from_mins(1), || self.taken.load(Ordering::Relaxed) >= wanted);
     }
 }
 
@@ -162,7 +149,7 @@ fn take_from(hosts: &[Vec<String>], of_each: usize, meanwhile: impl FnOnce(&Take
 
 /// Odd and even: either of them may be gone, and the other may be far ahead.
 #[test]
-fn two_servers_and_one_of_them_stands() {
+fn either_of_two_ticket_servers_may_be_gone() {
     let (odd, even) = (ticket_server("odd", 1, 2), ticket_server("even", 2, 2));
     let lists = [vec![host(&odd), host(&even)], vec![host(&even), host(&odd)]];
     let tickets = take_from(&lists, 4, |takers| {
@@ -171,7 +158,7 @@ fn two_servers_and_one_of_them_stands() {
             for (gone, name) in [(&odd, "odd"), (&even, "even")] {
                 gone.signal("KILL");
                 takers.await_more(2000);
-                start(gone);
+                gone.up_again();
                 takers.await_more(2000);
                 println!("round {round}: {name} was gone, and is back");
             }
@@ -182,7 +169,7 @@ fn two_servers_and_one_of_them_stands() {
         takers.await_more(20_000);
         let drift = last_ticket(&even) - before;
         assert!(drift > 20_000, "no drift: {drift}");
-        start(&odd);
+        odd.up_again();
         takers.await_more(5_000);
     });
     let all: usize = tickets.iter().map(Vec::len).sum();
@@ -197,7 +184,7 @@ fn two_servers_and_one_of_them_stands() {
 
 /// The steps of docs/reference.md, while tickets are taken.
 #[test]
-fn a_third_server_is_added() {
+fn a_third_ticket_server_is_added_as_documented() {
     const CEILING: i64 = 1_000_000;
     let run = |cluster: &Cluster, step: &str| {
         let sql = blocks("docs/reference.md", &format!("sql {step}"));
@@ -205,7 +192,7 @@ fn a_third_server_is_added() {
         cluster.connect().batch_execute(&sql[0]).unwrap();
     };
     let (one, two) = (ticket_server("one", 1, 2), ticket_server("two", 2, 2));
-    let three = Cluster::bare("three", &UNFLUSHED);
+    let three = Cluster::with("three", &UNFLUSHED);
     three.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
     let servers = [&one, &two, &three];
     let hosts = |order: [usize; 2]| order.map(|n| host(servers[n])).to_vec();
@@ -241,7 +228,7 @@ fn a_third_server_is_added() {
 
 /// The sequence is dumped with its value, though the schema it is in is the extension's.
 #[test]
-fn a_dump_has_the_tickets() {
+fn a_dump_restores_ticket_servers() {
     let cluster = ticket_server("dumped", 2, 3);
     let mut client = cluster.connect();
     client
@@ -287,8 +274,9 @@ fn tickets_outlive_the_extension() {
     assert_eq!(next_ticket(&mut client, "photos").unwrap(), 3);
 }
 
+/// Of many calls at once, one makes it.
 #[test]
-fn made_by_many_at_once() {
+fn a_ticket_server_made_by_many_at_once_is_made_once() {
     let cluster = ticket_server("at_once", 1, 1);
     for round in 0..20 {
         let start = Barrier::new(8);
@@ -317,7 +305,7 @@ fn made_by_many_at_once() {
 
 /// A name as long as a text can be is not repeated in the message: that would be too long to be reported.
 #[test]
-fn a_name_of_a_gigabyte() {
+fn a_name_of_a_gigabyte_is_not_repeated_in_the_error() {
     let cluster = Cluster::start("gigabyte");
     let mut client = cluster.connect();
     for call in ["insta_ids.next_ticket(x)", "shortcode_id(x)", "x::id_layout"] {
@@ -333,7 +321,7 @@ fn a_name_of_a_gigabyte() {
 
 /// Names are of the database's encoding.
 #[test]
-fn names_that_are_not_utf8() {
+fn names_are_of_the_databases_encoding() {
     let cluster = Cluster::start("latin1");
     cluster
         .connect()

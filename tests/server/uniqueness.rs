@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::cluster::{Cluster, disorders, duplicates, ids};
+use support::{Cluster, disorders, duplicates, ids};
 
 /// Mints in 8 sessions at once, each running its query `rounds` times while the first also runs `meanwhile`
 /// in between, and checks what they were given.
@@ -39,36 +39,41 @@ fn next_ids(shard: usize, count: u32) -> String {
     format!("SELECT next_id({shard}, 's') FROM generate_series(1, {count})")
 }
 
+/// Sessions mint from one sequence at once.
 #[test]
-fn sessions_on_one_sequence() {
+fn sessions_on_one_sequence_share_no_id() {
     let cluster = Cluster::start("plain");
     cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 500_000), "");
 }
 
+/// The same, with a CACHE.
 #[test]
-fn sessions_with_cached_values() {
+fn sessions_with_cached_values_share_no_id() {
     let cluster = Cluster::start("cached");
     cluster.connect().batch_execute("CREATE SEQUENCE s CACHE 50").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 500_000), "");
 }
 
+/// Two shards mint from one sequence.
 #[test]
-fn two_shards_on_one_sequence() {
+fn two_shards_on_one_sequence_share_no_id() {
     let cluster = Cluster::start("shards");
     cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
     mint(&cluster, 1, |session| next_ids(session % 2, 500_000), "");
 }
 
+/// Sessions ask `next_ids` for 100,000 ids at once.
 #[test]
-fn many_at_once() {
+fn next_ids_shares_no_id() {
     let cluster = Cluster::start("many");
     cluster.connect().batch_execute("CREATE SEQUENCE s").unwrap();
     mint(&cluster, 1, |_| "SELECT next_ids(5, 's', 100000)".into(), "");
 }
 
+/// `setval` and RESTART bring values back, and no ids.
 #[test]
-fn a_sequence_that_is_set_back() {
+fn a_sequence_that_is_set_back_repeats_no_id() {
     let cluster = Cluster::start("setval");
     cluster
         .connect()
@@ -81,8 +86,9 @@ fn a_sequence_that_is_set_back() {
     mint(&cluster, 50, |_| next_ids(5, 10_000), "SELECT setval('s', 1); TRUNCATE t RESTART IDENTITY");
 }
 
+/// Values come again at once, and ids do not.
 #[test]
-fn a_short_cycle() {
+fn a_sequence_with_a_short_cycle_repeats_no_id() {
     let cluster = Cluster::start("cycle");
     cluster.connect().batch_execute("CREATE SEQUENCE s MAXVALUE 100 CYCLE").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 20_000), "");
@@ -90,7 +96,7 @@ fn a_short_cycle() {
 
 /// Every value has the same residue, so there is one id per millisecond.
 #[test]
-fn one_residue() {
+fn a_sequence_of_one_residue_gives_an_id_per_millisecond() {
     let cluster = Cluster::start("residue");
     cluster.connect().batch_execute("CREATE SEQUENCE s INCREMENT 1024").unwrap();
     mint(&cluster, 1, |_| next_ids(5, 2_000), "");
@@ -98,7 +104,7 @@ fn one_residue() {
 
 /// Each layout by itself: also where it has few ids in a unit of time, or more residues than Instagram's.
 #[test]
-fn in_other_layouts() {
+fn no_id_comes_twice_in_other_layouts() {
     let cluster = Cluster::start("layouts");
     for (layout, count) in [
         ("twitter", 250_000),
@@ -116,7 +122,7 @@ fn in_other_layouts() {
 
 /// All at once, on one sequence: ids of one layout are unique, whatever is minted in the others.
 #[test]
-fn layouts_side_by_side() {
+fn layouts_on_one_sequence_do_not_disturb_each_other() {
     const LAYOUTS: [&str; 4] = [
         "instagram",
         "time:41 shard:13 seq:10 epoch:2014-09-01",
@@ -145,7 +151,7 @@ fn layouts_side_by_side() {
 
 /// Temporary sequences are reached by their OID alone, which a later one may get again.
 #[test]
-fn a_temporary_sequence() {
+fn temporary_sequences_with_the_same_oid_share_no_id() {
     let cluster = Cluster::start("temporary");
     let mut client = cluster.connect();
     client.batch_execute("CREATE TEMPORARY SEQUENCE s").unwrap();
@@ -155,7 +161,7 @@ fn a_temporary_sequence() {
 
 /// A session that mints from many sequences and shards keeps the order of each.
 #[test]
-fn many_sequences_in_one_session() {
+fn a_session_keeps_the_order_of_each_of_many_sequences() {
     let cluster = Cluster::start("sequences");
     let mut client = cluster.connect();
     for n in 0..50 {

@@ -11,8 +11,8 @@ use std::thread::{self, JoinHandle};
 use postgres::error::SqlState;
 use postgres::{Client, Error};
 
-use crate::cluster::{Cluster, PRELOAD, checkout, pg_config, refused, texts};
-use crate::shards::{PHOTOS, add, check_complete};
+use support::shards::{PHOTOS, add, check_complete};
+use support::{Cluster, VERSION, checkout, pg_config, refused, scratch, texts};
 
 /// Everything that belongs to the extension, as the catalog has it.
 const SURFACE: &str = "
@@ -77,8 +77,9 @@ impl NextVersion {
 
     /// Lets all servers find its install script, and the script of the update to it.
     fn offer() -> Self {
-        let this = env!("CARGO_PKG_VERSION");
-        let step = Path::new(env!("CARGO_TARGET_TMPDIR")).join("step.sql");
+        let this = VERSION.as_str();
+        let step = scratch().join("step.sql");
+        fs::create_dir_all(scratch()).unwrap();
         fs::write(&step, Self::STEP).unwrap();
         let update = Command::new(checkout().join("scripts/update")).arg(this).arg(step).output().unwrap();
         assert!(update.status.success(), "{}", String::from_utf8_lossy(&update.stderr));
@@ -170,7 +171,7 @@ fn insert(client: &mut Client, rows: u32) -> Result<(), Error> {
 #[test]
 fn an_update_gives_what_a_fresh_install_gives() {
     let next = NextVersion::offer();
-    let cluster = Cluster::bare("update", &[PRELOAD]);
+    let cluster = Cluster::bare("update");
     cluster.connect().batch_execute("CREATE DATABASE fresh").unwrap();
     let mut fresh = cluster.connect_to("fresh");
     fresh.batch_execute("CREATE EXTENSION insta_ids VERSION 'next'").unwrap();

@@ -6,7 +6,7 @@ use std::thread;
 
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, PRELOAD, clock_ahead, count, disorders, duplicates, ids, refused, texts};
+use support::{Cluster, clock_ahead, count, disorders, duplicates, ids, refused, texts};
 
 const NOT_YET: &SqlState = &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
 const MINT: &str = "SELECT next_id(5, 's') FROM generate_series(1, 10000)";
@@ -15,7 +15,7 @@ const TAKEN: &str = "SELECT insta_ids.acquire_writer_slot('-infinity')";
 /// A server with this slot set, and not taken yet.
 fn server(name: &str, slot: &str, seconds_ahead: i32) -> Cluster {
     let slot = format!("insta_ids.writer_slot = '{slot}'");
-    let mut cluster = Cluster::made(name, &["make", PRELOAD, &slot]);
+    let mut cluster = Cluster::made(name, &["make", &slot]);
     cluster.environment = clock_ahead(seconds_ahead);
     cluster.up();
     cluster.connect().batch_execute("CREATE EXTENSION insta_ids; CREATE SEQUENCE s").unwrap();
@@ -46,8 +46,9 @@ fn minted(servers: &[&Cluster], rounds: usize) -> Vec<Vec<i64>> {
     })
 }
 
+/// Two servers with sequences of their own mint for one shard, each by its slot.
 #[test]
-fn apart() {
+fn writers_with_slots_of_their_own_share_no_id() {
     let servers = [server("even", "0/2", 0), server("odd", "1/2", 0)];
     for server in &servers {
         let refusal = refused(&mut server.connect(), MINT);
@@ -68,9 +69,9 @@ fn apart() {
     assert!(ids(&mut odd, seq).iter().all(|&difference| difference == 0));
 }
 
-/// As it would be without: or the test above shows nothing.
+/// Otherwise the test above would show nothing.
 #[test]
-fn without_slots_ids_come_twice() {
+fn without_writer_slots_ids_come_twice() {
     let servers = [server("alone_a", "0/1", 0), server("alone_b", "0/1", 0)];
     let all = minted(&[&servers[0], &servers[1]], 50);
     let duplicates = duplicates(&all);
@@ -81,7 +82,7 @@ fn without_slots_ids_come_twice() {
 /// 1/2 becomes 1/4 and 3/4 while all mint, the new server's clock a second behind: by that alone it would mint of the time before
 /// the split.
 #[test]
-fn split_while_minting() {
+fn a_slot_is_split_while_sessions_mint() {
     let (even, old) = (server("split_even", "0/2", 0), server("split_old", "1/2", 0));
     even.connect().batch_execute(TAKEN).unwrap();
     old.connect().batch_execute(TAKEN).unwrap();
@@ -124,8 +125,9 @@ fn split_while_minting() {
     assert_eq!(duplicates(&all), 0);
 }
 
+/// A server mints nothing in a database in which its slot was not taken, and a slot is not taken without saying from when.
 #[test]
-fn what_is_refused() {
+fn nothing_is_minted_with_a_slot_that_was_not_taken() {
     let cluster = server("slots", "1/128", 0);
     let mut client = cluster.connect();
     // Nobody else may have them without a word.
@@ -177,7 +179,7 @@ fn what_is_refused() {
 
 /// A copy of a database that went on elsewhere, with the slot of both: it goes on from the time that is given.
 #[test]
-fn a_copy_goes_on() {
+fn a_copy_goes_on_from_the_time_its_slot_was_left_at() {
     let lost = server("slot_lost", "1/2", 0);
     lost.connect().batch_execute(TAKEN).unwrap();
     lost.connect().batch_execute("CREATE DATABASE copy").unwrap();
@@ -209,7 +211,7 @@ fn a_copy_goes_on() {
 
 /// Each database has taken its own; a dump takes that with it.
 #[test]
-fn of_each_database() {
+fn each_database_has_a_writer_slot_of_its_own() {
     let cluster = server("databases", "0/2", 0);
     cluster.connect().batch_execute(TAKEN).unwrap();
     cluster.connect().batch_execute("CREATE DATABASE other").unwrap();

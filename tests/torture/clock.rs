@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
 
-use crate::cluster::Cluster;
-use crate::fault::{now_ms, quiet, times};
-use crate::minters::{AHEAD_MS, Given, Minters, mint};
+use support::Cluster;
+use support::fault::{now_ms, quiet, times};
+use support::minters::{AHEAD_MS, Given, Minters, mint};
 
 /// By 1 ms, 1.5 s, 5 min, 59 min: no stall, no repetition, no step back in any session, one line in the log.
 fn steps_back(name: &str, increment: u64) {
@@ -54,6 +54,7 @@ fn first_id_ms(cluster: &Cluster) -> i64 {
     Given::time_of(cluster.connect().query_one("SELECT next_id(5, 's')", &[]).unwrap().get(0))
 }
 
+/// The clock steps back while sessions ask for fewer ids than there are.
 #[test]
 fn steps_back_below_full_speed() {
     steps_back("steps_back", 1);

@@ -2,12 +2,9 @@
 
 use std::process::Command;
 
-use crate::cluster::{Cluster, pg_config};
-#[cfg(feature = "pg18")]
-use crate::cluster::{checkout, skipped};
-#[cfg(feature = "pg18")]
-use crate::fault::{TIMED, quiet};
-use crate::minters::{Given, Minters, mint};
+use support::fault::{TIMED, quiet};
+use support::minters::{Given, Minters, mint};
+use support::{Cluster, checkout, pg_config, since, skipped};
 
 /// A server with ids in it that are five minutes ahead of the clock of the servers to come.
 fn source(name: &str) -> (Cluster, Given) {
@@ -31,10 +28,11 @@ fn go_on(copy: &Cluster, database: &str, before: Given) {
     before.check_going_on(after);
 }
 
+/// A dump is restored where the clock is behind.
 #[test]
 fn pg_dump_and_restore() {
     let (source, before) = source("dumped_from");
-    let copy = Cluster::timed_and_bare("dumped", &[]);
+    let copy = Cluster::timed_with("dumped", &[]);
     copy.set_clock(-300_000);
     shell(&format!(
         "{} -Fc postgres | {} -d postgres",
@@ -44,10 +42,11 @@ fn pg_dump_and_restore() {
     go_on(&copy, "postgres", before);
 }
 
+/// The same, of the whole server.
 #[test]
 fn pg_dumpall() {
     let (source, before) = source("dumped_all_from");
-    let copy = Cluster::timed_and_bare("dumped_all", &[]);
+    let copy = Cluster::timed_with("dumped_all", &[]);
     copy.set_clock(-300_000);
     // The role of both servers exists there.
     shell(&format!(
@@ -80,8 +79,10 @@ fn restored_beside_others() {
 
 /// From PostgreSQL 16 to 18.
 #[test]
-#[cfg(feature = "pg18")]
 fn pg_upgrade() {
+    if !since(18) {
+        return;
+    }
     let setup =
         Command::new(checkout().join("scripts/setup")).env("PG", "16").env("PG_CONFIG", "").output().unwrap();
     if !setup.status.success() {
@@ -94,7 +95,7 @@ fn pg_upgrade() {
         let _quiet = quiet();
         shell(&format!("PG_CONFIG={old} {}", install.display()));
     }
-    let settings = [&["make", "shared_preload_libraries = 'insta_ids'"], &TIMED[..]].concat();
+    let settings = [&["make"], &TIMED[..]].concat();
     let source = Cluster::made_by(&old, "upgraded_from", &settings).and_timed();
     source.up();
     source.prepare("postgres");

@@ -1,13 +1,11 @@
 //! The server dies and comes back, with its clock behind.
 
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use crate::chance::Chance;
-use crate::cluster::Cluster;
-use crate::fault::{chance, times};
-use crate::minters::{Minters, mint};
+use support::Chance;
+use support::Cluster;
+use support::fault::{chance, times};
+use support::minters::{Minters, mint};
 
 /// How far the clock is behind when the server comes back, in milliseconds.
 const BEHIND_MS: [i64; 4] = [0, 500, 300_000, 3_540_000];
@@ -36,11 +34,7 @@ fn kill_the_postmaster(cluster: &Cluster, behind_ms: i64) {
     kill(postmaster(cluster));
     cluster.set_clock(-behind_ms);
     // Its children end when they find out.
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while !cluster.try_up() {
-        assert!(Instant::now() < deadline, "the server does not come back");
-        thread::sleep(Duration::from_millis(100));
-    }
+    cluster.up_again();
 }
 
 fn stop_immediately(cluster: &Cluster, behind_ms: i64) {
@@ -49,6 +43,7 @@ fn stop_immediately(cluster: &Cluster, behind_ms: i64) {
     cluster.up();
 }
 
+/// Backends and servers are killed under load, and come back with their clock behind.
 #[test]
 fn crashes_under_load() {
     let mut chance = chance();
@@ -112,7 +107,7 @@ fn power_fails() {
             .unwrap();
         cluster.signal("STOP");
         let copy = Cluster::timed("power_copy", &["copy", &cluster.name]);
-        copy.cut_wal(flushed.get(0), flushed.get::<_, i32>(1).try_into().unwrap());
+        cut_wal(&copy, flushed.get(0), flushed.get::<_, i32>(1).try_into().unwrap());
         cluster.signal("KILL");
         let before = minters.stop_and_take(&given);
         copy.set_clock(-BEHIND_MS[usize::try_from(2 + round % 2).unwrap()]);
@@ -122,21 +117,19 @@ fn power_fails() {
     }
 }
 
-impl Cluster {
-    /// Drops all WAL from this byte of this file on.
-    fn cut_wal(&self, file: &str, offset: u64) {
-        let directory = self.socket.join("data/pg_wal");
-        for entry in std::fs::read_dir(&directory).unwrap() {
-            let entry = entry.unwrap();
-            let name = entry.file_name().into_string().unwrap();
-            if name.len() == file.len() && name.as_str() > file {
-                std::fs::remove_file(entry.path()).unwrap();
-            }
+/// Drops all of the server's WAL from this byte of this file on.
+fn cut_wal(cluster: &Cluster, file: &str, offset: u64) {
+    let directory = cluster.socket.join("data/pg_wal");
+    for entry in std::fs::read_dir(&directory).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if name.len() == file.len() && name.as_str() > file {
+            std::fs::remove_file(entry.path()).unwrap();
         }
-        // The same file, so that it stays the server's: zeroes instead of what was not flushed.
-        let segment = std::fs::File::options().write(true).open(directory.join(file)).unwrap();
-        let size = segment.metadata().unwrap().len();
-        segment.set_len(offset).unwrap();
-        segment.set_len(size).unwrap();
     }
+    // The same file, so that it stays the server's: zeroes instead of what was not flushed.
+    let segment = std::fs::File::options().write(true).open(directory.join(file)).unwrap();
+    let size = segment.metadata().unwrap().len();
+    segment.set_len(offset).unwrap();
+    segment.set_len(size).unwrap();
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use postgres::error::SqlState;
 
-use crate::cluster::{Cluster, disorders, duplicates, ids, refused, within};
-use crate::fault::now_ms;
-use crate::minters::{AHEAD_MS, Given, Minters, mint};
+use support::fault::now_ms;
+use support::minters::{AHEAD_MS, Given, Minters, mint};
+use support::{Cluster, disorders, duplicates, ids, refused, within};
 
 const MINT: &str = "SELECT next_id(5, 's') FROM generate_series(1, 1000)";
 
@@ -114,7 +114,7 @@ fn the_extension_is_made_again_and_the_server_stops() {
 #[test]
 fn the_lease_is_flushed_first() {
     let settings = ["synchronous_commit = off", "wal_writer_delay = '10s'", "bgwriter_delay = '10s'"];
-    let cluster = Cluster::timed_and_bare("flushed", &settings);
+    let cluster = Cluster::timed_with("flushed", &settings);
     cluster.prepare("postgres");
     let mut client = cluster.connect();
     client.batch_execute("CHECKPOINT; SELECT pg_sleep(2)").unwrap();

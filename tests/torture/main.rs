@@ -5,21 +5,10 @@
 //! at length, `make test` shortly. What it does is drawn from a seed, which it prints.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../server/chance.rs"]
-#[allow(dead_code, reason = "shared with tests/server")]
-mod chance;
 mod clock;
-#[path = "../server/cluster.rs"]
-#[allow(dead_code, reason = "shared with tests/server")]
-mod cluster;
 mod copies;
 mod crash;
-mod fault;
 mod lease;
-mod minters;
 mod moves;
-#[path = "../server/pair.rs"]
-#[allow(dead_code, reason = "shared with tests/server")]
-mod pair;
 mod provisioning;
 mod standby;

@@ -9,10 +9,10 @@ use std::{fmt, sync::Arc};
 use postgres::error::SqlState;
 use postgres::{Client, Config, Error, NoTls};
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, count, duplicates, ids, within};
-use crate::fault::{TIMED, chance, times};
-use crate::pair::{Move, Pair, STEPS, settings};
+use support::Chance;
+use support::fault::{TIMED, chance, times};
+use support::pair::{Move, Pair, STEPS, settings};
+use support::{Cluster, count, duplicates, ids, within};
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {

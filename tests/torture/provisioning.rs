@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use postgres::{Client, Error};
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, texts, within};
 use crate::crash::kill;
-use crate::fault::{chance, times};
+use support::Chance;
+use support::fault::{chance, times};
+use support::{Cluster, texts, within};
 
 /// What is half made: a schema that is no shard, a shard without its schema or what belongs to it, and a migration of
 /// which there is one part only, or which is not recorded as it is.
@@ -84,8 +84,9 @@ fn end_one(cluster: &Cluster, calls: &[String], hard: bool, chance: &mut Chance)
     !errors.is_empty()
 }
 
+/// Sessions that make and migrate shards are killed, and the next call completes their work.
 #[test]
-fn killed_in_the_middle() {
+fn shards_are_whole_after_a_kill_in_the_middle() {
     let mut chance = chance();
     let cluster = Cluster::start("provisioning");
     let mut client = cluster.connect();

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, duplicates, ids, within};
-use crate::fault::{chance, times};
-use crate::minters::{AHEAD_MS, Given, Minters, mint};
+use support::Chance;
+use support::fault::{chance, times};
+use support::minters::{AHEAD_MS, Given, Minters, mint};
+use support::{Cluster, duplicates, ids, within};
 
 /// For what a standby does in milliseconds.
 const LONG: Duration = Duration::from_secs(30);
@@ -67,6 +67,7 @@ fn promoted(synchronous: bool, behind_ms: i64, chance: &mut Chance) {
     }
 }
 
+/// No id of the lost primary comes again.
 #[test]
 fn a_synchronous_standby_is_promoted() {
     let mut chance = chance();

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use postgres::{Client, Error, NoTls};
 
-use crate::cluster::{Cluster, PRELOAD, has};
+use crate::{Cluster, has};
 
 /// What a server needs that shards leave or come to.
 pub fn settings(node: &str) -> Vec<String> {
     let node = format!("insta_ids.node = '{node}'");
-    [PRELOAD, "wal_level = logical", "max_prepared_transactions = 4", &node].map(str::to_owned).to_vec()
+    ["wal_level = logical", "max_prepared_transactions = 4", &node].map(str::to_owned).to_vec()
 }
 
 pub const MIGRATION: &str = "
@@ -28,7 +28,7 @@ impl Pair {
     pub fn start(name: &str) -> Self {
         let start = |node: &str| {
             let settings = settings(node);
-            Cluster::bare(&format!("{name}_{node}"), &settings.iter().map(String::as_str).collect::<Vec<_>>())
+            Cluster::with(&format!("{name}_{node}"), &settings)
         };
         let pair = Self { a: start("a"), b: start("b") };
         pair.prepare();

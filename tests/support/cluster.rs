@@ -1,14 +1,16 @@
 //! Throw-away servers for the tests, and what the tests do with them.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::fs;
+use std::io::Write;
+use std::iter;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use postgres::error::DbError;
+use crate::becomes;
 use postgres::{Client, Config, NoTls};
 
 /// A server of one's own, removed when dropped. The extension is installed in it, and preloaded where
@@ -30,27 +32,39 @@ static NAMES: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 fn own_name(name: &str) -> String {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let numbered = (2..).map(|n| format!("{name}_{n}"));
-    let own = std::iter::once(name.to_owned()).chain(numbered).find(|own| !names.contains(own)).unwrap();
+    let own = iter::once(name.to_owned()).chain(numbered).find(|own| !names.contains(own)).unwrap();
     names.insert(own.clone());
     own
 }
 
-/// The setting without which nothing can be minted before PostgreSQL 17.
-pub const PRELOAD: &str = if preload_needed() { "shared_preload_libraries = 'insta_ids'" } else { "" };
+/// The setting of a server that does not load the library at its start. Otherwise scripts/cluster has those load it that
+/// need to.
+pub const NOT_PRELOADED: &str = "shared_preload_libraries = ''";
 
 impl Cluster {
     /// A server with the extension in its database `postgres`.
     pub fn start(name: &str) -> Self {
-        let cluster = Self::bare(name, &[PRELOAD]);
+        let cluster = Self::bare(name);
         cluster.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
         cluster
     }
 
-    /// A server with these lines in its postgresql.conf, and nothing in it.
-    pub fn bare(name: &str, settings: &[&str]) -> Self {
-        let cluster = Self::made(name, &[&["make"], settings].concat());
+    /// A server with nothing in its databases.
+    pub fn bare(name: &str) -> Self {
+        Self::with(name, &[""; 0])
+    }
+
+    /// A server with these lines in its postgresql.conf, and nothing in its databases.
+    pub fn with(name: &str, settings: &[impl AsRef<str>]) -> Self {
+        let cluster = Self::stopped(name, settings);
         cluster.up();
         cluster
+    }
+
+    /// The same, not started yet.
+    pub fn stopped(name: &str, settings: &[impl AsRef<str>]) -> Self {
+        let settings = settings.iter().map(AsRef::as_ref);
+        Self::made(name, &iter::once("make").chain(settings).collect::<Vec<_>>())
     }
 
     /// A streaming standby of this server.
@@ -87,6 +101,11 @@ impl Cluster {
     pub fn try_up(&self) -> bool {
         let environment = self.environment.iter().map(String::as_str);
         self.run("start", &environment.collect::<Vec<_>>()).status.success()
+    }
+
+    /// Starts again, as soon as all processes of a server that died have ended.
+    pub fn up_again(&self) {
+        assert!(becomes(Duration::from_mins(1), || self.try_up()), "the server does not come back");
     }
 
     pub fn stop(&self) {
@@ -157,6 +176,21 @@ impl Cluster {
         command
     }
 
+    /// Starts psql as the superuser, with options, and gives it a script.
+    pub fn psql(&self, options: &[&str], script: &str) -> Child {
+        let mut psql = self.program("psql", "postgres");
+        let mut psql = psql
+            .args(["-X", "-q"])
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        psql.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        psql
+    }
+
     /// Restores the dump of a database, made by this user, into another one.
     pub fn restore(&self, user: &str, database: &str, other: &str) {
         let mut dump = self.program("pg_dump", user).arg(database).stdout(Stdio::piped()).spawn().unwrap();
@@ -170,15 +204,14 @@ impl Cluster {
 
     /// Waits until the server has written this to its log.
     pub fn await_log(&self, text: &str) {
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while !self.log().contains(text) {
-            assert!(Instant::now() < deadline, "the log does not say {text:?}");
-            thread::sleep(Duration::from_millis(10));
-        }
+        assert!(
+            becomes(Duration::from_mins(1), || self.log().contains(text)),
+            "the log does not say {text:?}"
+        );
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.socket.join("log")).unwrap_or_default()
+        fs::read_to_string(self.socket.join("log")).unwrap_or_default()
     }
 }
 
@@ -197,7 +230,7 @@ impl Drop for Cluster {
 
 /// The library by which a server has a clock of its own.
 pub fn libfaketime() -> PathBuf {
-    let found = std::fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok).find_map(|directory| {
+    let found = fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok).find_map(|directory| {
         let path = directory.path().join("faketime/libfaketime.so.1");
         path.exists().then_some(path)
     });
@@ -211,7 +244,20 @@ pub fn clock_ahead(seconds: i32) -> Vec<String> {
 
 /// The directory of the checkout.
 pub fn checkout() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The version of the extension.
+pub static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let manifest = fs::read_to_string(checkout().join("Cargo.toml")).unwrap();
+    let version = manifest.lines().find_map(|line| line.strip_prefix("version = \"")).unwrap();
+    version.trim_end_matches('"').to_owned()
+});
+
+/// Where tests keep files of their own, under the directory of the build.
+pub fn scratch() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(3).unwrap().join("tmp")
 }
 
 /// What `pg_config` says.
@@ -236,69 +282,25 @@ pub fn skipped(why: &str) {
     std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
 }
 
+/// The major version of this PostgreSQL.
+pub fn major() -> u32 {
+    static MAJOR: LazyLock<u32> = LazyLock::new(|| {
+        let version = pg_config("--version");
+        version.split([' ', '.']).nth(1).unwrap().trim_end_matches(char::is_alphabetic).parse().unwrap()
+    });
+    *MAJOR
+}
+
+/// Whether this PostgreSQL is of this major version or a newer one; says so if it is not.
+pub fn since(version: u32) -> bool {
+    let here = major() >= version;
+    if !here {
+        skipped(&format!("PostgreSQL {version} is the first to have this"));
+    }
+    here
+}
+
 /// Whether this PostgreSQL gives out shared memory at server start only.
-pub const fn preload_needed() -> bool {
-    cfg!(any(feature = "pg15", feature = "pg16"))
-}
-
-/// What a query returns, a text a row.
-pub fn texts(client: &mut Client, query: &str) -> Vec<String> {
-    client.query(query, &[]).unwrap().iter().map(|row| row.get(0)).collect()
-}
-
-pub fn count(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap().get(0)
-}
-
-/// The error that a command ends in.
-pub fn refused(client: &mut Client, command: &str) -> DbError {
-    match client.batch_execute(command) {
-        Ok(()) => panic!("not refused: {command}"),
-        Err(error) => error.as_db_error().unwrap_or_else(|| panic!("{command}: {error}")).clone(),
-    }
-}
-
-/// Tries again until it is so.
-pub fn within(limit: Duration, is_so: impl FnMut() -> bool) {
-    assert!(becomes(limit, is_so), "it took more than {limit:?}");
-}
-
-/// Tries again until it is so, and returns whether it came to that. For where threads are to be told to stop before a
-/// test fails.
-pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + limit;
-    loop {
-        if is_so() {
-            return true;
-        }
-        if Instant::now() > deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The ids that a query returns, in their order.
-pub fn ids(client: &mut Client, query: &str) -> Vec<i64> {
-    // In the binary format, a row of one bigint is 2 bytes of count, 4 of length and 8 of value.
-    const HEADER: usize = 19;
-    const ROW: usize = 14;
-    let mut bytes = Vec::new();
-    let copy = format!("COPY ({query}) TO STDOUT (FORMAT binary)");
-    client.copy_out(&copy).unwrap().read_to_end(&mut bytes).unwrap();
-    bytes[HEADER..].chunks_exact(ROW).map(|row| i64::from_be_bytes(row[6..].try_into().unwrap())).collect()
-}
-
-/// How many of the ids are repetitions.
-pub fn duplicates<'a>(sessions: impl IntoIterator<Item = &'a Vec<i64>>) -> usize {
-    let mut all: Vec<i64> = sessions.into_iter().flatten().copied().collect();
-    let minted = all.len();
-    all.sort_unstable();
-    all.dedup();
-    minted - all.len()
-}
-
-/// How often an id is not greater than the one before it.
-pub fn disorders(ids: &[i64]) -> usize {
-    ids.windows(2).filter(|pair| pair[0] >= pair[1]).count()
+pub fn preload_needed() -> bool {
+    major() < 17
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::chance::Chance;
-use crate::cluster::{Cluster, PRELOAD, libfaketime};
+use crate::Chance;
+use crate::{Cluster, libfaketime};
 
 /// How many times as long as `make test` does it: `TORTURE`, 1 by default.
 pub fn times() -> u64 {
@@ -59,15 +59,15 @@ impl Cluster {
     }
 
     /// A server whose clock can be set, running, with nothing in it.
-    pub fn timed_and_bare(name: &str, settings: &[&str]) -> Self {
-        let cluster = Self::timed(name, &[&["make", PRELOAD], &TIMED[..], settings].concat());
+    pub fn timed_with(name: &str, settings: &[&str]) -> Self {
+        let cluster = Self::timed(name, &[&["make"], &TIMED[..], settings].concat());
         cluster.up();
         cluster
     }
 
     /// A server whose clock can be set, running, with the extension and what [`crate::minters`] need.
     pub fn with_clock(name: &str) -> Self {
-        let cluster = Self::timed_and_bare(name, &[]);
+        let cluster = Self::timed_with(name, &[]);
         cluster.prepare("postgres");
         cluster
     }

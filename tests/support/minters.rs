@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use postgres::error::SqlState;
 use postgres::{Client, Config, NoTls};
 
-use crate::cluster::Cluster;
+use crate::{Cluster, scratch};
 
 /// As far as ids run ahead of the server's time, in milliseconds.
 pub const AHEAD_MS: i64 = 10;
@@ -61,7 +61,7 @@ impl Minters {
     pub fn start_by(cluster: &Cluster, database: &str, sessions: usize, next_id: &str) -> Self {
         let mut config = Config::new();
         config.host_path(&cluster.socket).user("postgres").dbname(database);
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("torture").join(&cluster.name);
+        let directory = scratch().join(&cluster.name);
         fs::create_dir_all(&directory).unwrap();
         let mut minters = Self {
             stop: Arc::default(),

@@ -1,0 +1,210 @@
+//! The source fails over to a standby.
+
+use super::errors::said;
+use super::{ABORT, CALL, INSERT, check_ended, steps};
+use postgres::Client;
+use std::thread;
+use std::time::Duration;
+use support::pair::{Move, Pair, STEPS};
+use support::{count, refused, texts, within};
+
+/// A standby without the fence could take writes when it is promoted, so the move waits for it.
+#[test]
+fn a_move_waits_until_standbys_have_the_fence() {
+    let pair = Pair::start("standbys");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
+    let error = refused(&mut b, CALL);
+    assert_eq!(error.message(), "standby of slot \"kept\" of node \"a\" is not connected");
+    assert_eq!(
+        error.hint(),
+        Some(
+            "Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot."
+        )
+    );
+    a.batch_execute(INSERT).unwrap();
+    a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
+
+    let standby = pair.a.standby("standbys_of_a");
+    let up_to_date = "SELECT count(*) FROM pg_stat_replication
+        WHERE application_name = 'standbys_of_a' AND flush_lsn = pg_current_wal_flush_lsn()";
+    within(Duration::from_secs(20), || count(&mut a, up_to_date) == 1);
+    standby.signal("STOP");
+    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a', max_pause => '1 s')");
+    assert_eq!(error.message(), "standby \"standbys_of_a\" of node \"a\" does not have the fence yet");
+    a.batch_execute(INSERT).unwrap();
+
+    // Its connection ends while it is waited for: before the fence, and after it.
+    let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_replication WHERE application_name = 'standbys_of_a'";
+    let missing = [
+        ("max_lag => 0", "%standby_behind%", "standby \"standbys_of_a\" of node \"a\" is not connected"),
+        (
+            "max_pause => '5 s'",
+            "%move_mark%",
+            "standby \"standbys_of_a\" of node \"a\" does not have the fence yet",
+        ),
+    ];
+    for (option, waits, message) in missing {
+        standby.signal("CONT");
+        within(Duration::from_secs(20), || count(&mut a, up_to_date) == 1);
+        standby.signal("STOP");
+        a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
+        thread::scope(|scope| {
+            let call = format!("CALL insta_ids.move_shards(2, 2, 'a', {option})");
+            let begun = texts(&mut a, "SELECT clock_timestamp()::text").remove(0);
+            let calling = scope.spawn(|| refused(&mut pair.b.connect(), &{ call }));
+            let asked = format!(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE query LIKE '{waits}' AND query_start > '{begun}' AND pid <> pg_backend_pid()"
+            );
+            within(Duration::from_mins(1), || count(&mut a, &asked) > 0);
+            thread::sleep(Duration::from_millis(500));
+            assert_eq!(count(&mut a, cut), 1);
+            assert_eq!(calling.join().unwrap().message(), message);
+        });
+        a.batch_execute(INSERT).unwrap();
+    }
+    standby.signal("CONT");
+    within(Duration::from_secs(20), || count(&mut a, up_to_date) == 1);
+    b.batch_execute(CALL).unwrap();
+    standby.signal("STOP");
+    b.batch_execute("CALL insta_ids.move_shards(3, 3, 'a', await_standbys => false)").unwrap();
+    standby.signal("CONT");
+}
+
+/// A source, and its standby, which has come so far when the source is lost.
+fn failed_over(
+    name: &str,
+    known: usize,
+    done: usize,
+    after: impl FnOnce(&Pair),
+) -> Option<(Pair, Client, Client)> {
+    let mut pair = Pair::start(name);
+    if !pair.have_dblink() {
+        return None;
+    }
+    let mut a = pair.a.connect();
+    let standby = pair.a.standby(&format!("{name}_of_a"));
+    let mut moving = Move::of(&pair, 2, 2);
+    a.batch_execute(INSERT).unwrap();
+    steps(&mut moving, &STEPS[..known]);
+    let replayed = texts(&mut a, "SELECT pg_current_wal_flush_lsn()::text").remove(0);
+    let replays = format!("SELECT count(*) FROM pg_last_wal_replay_lsn() l WHERE l >= '{replayed}'");
+    within(Duration::from_secs(20), || count(&mut standby.connect(), &replays) == 1);
+    standby.stop();
+    if known > 5 {
+        // It was connected at the fence, so its loss must be accepted.
+        a.batch_execute("SELECT insta_ids_internal.move_mark('insta_ids_2_2', NULL)").unwrap();
+    }
+    steps(&mut moving, &STEPS[known..done]);
+    after(&pair);
+    pair.a.stop_immediately();
+    standby.up();
+    standby.promote();
+    let dsn = format!("host={} user=postgres dbname=postgres", standby.socket.display());
+    pair.a = standby;
+    let mut b = pair.b.connect();
+    b.execute("SELECT insta_ids.add_node('a', $1)", &[&dsn]).unwrap();
+    let promoted = pair.a.connect();
+    Some((pair, promoted, b))
+}
+
+/// What is so when a move was resolved: the target alone has the shard, and both maps say so.
+fn check_resolved(pair: &Pair) {
+    check_ended(pair);
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    assert_eq!(refused(&mut a, "INSERT INTO insta2__moved.photos DEFAULT VALUES").code().code(), "25006");
+    b.batch_execute(INSERT).unwrap();
+    let on = "SELECT node::text FROM insta_ids.map WHERE 2 BETWEEN first AND last";
+    for client in [&mut a, &mut b] {
+        assert_eq!(texts(client, on), ["b"]);
+        assert_eq!(texts(client, "SELECT code FROM insta_ids.check() WHERE severity = 'error'"), [""; 0]);
+    }
+}
+
+/// The source fails over to a standby that has the offer but not the fence, after the move has ended on the target. It mints
+/// nothing for the shard, and the next call ends the move there too.
+#[test]
+fn a_promoted_source_without_the_fence_mints_nothing_for_the_shard() {
+    for (name, target_finished) in [("lacks_fence", true), ("lacks_fence_open", false)] {
+        let finish = |pair: &Pair| {
+            if target_finished {
+                pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
+            }
+        };
+        let Some((pair, mut a, mut b)) = failed_over(name, 1, 8, finish) else { return };
+        let error = refused(&mut a, INSERT);
+        assert_eq!((error.code().code(), error.message()), ("25006", "shard 2 is fenced"));
+        assert!(
+            error
+                .detail()
+                .unwrap()
+                .starts_with("It was moving to node \"b\" when this server was promoted, and may be there.")
+        );
+        a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
+        assert_eq!(
+            texts(&mut a, "SELECT code FROM insta_ids.check() WHERE severity = 'error'"),
+            ["move_in_doubt"]
+        );
+        let error = refused(&mut a, "SELECT insta_ids_internal.move_withdraw('insta_ids_2_2')");
+        assert_eq!(error.message(), "shards from 2 to 2 may already be on node \"b\"");
+        let error = refused(&mut b, ABORT);
+        assert_eq!(
+            said(&error),
+            (
+                "shards from 2 to 2 are already on this node",
+                Some("Finish the move: CALL insta_ids.move_shards(2, 2, 'a').")
+            )
+        );
+        b.batch_execute(CALL).unwrap();
+        check_resolved(&pair);
+    }
+}
+
+/// The standby has the fence, but not the end of the move.
+#[test]
+fn a_promoted_source_with_the_fence_ends_the_move() {
+    let finish = |pair: &Pair| {
+        pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
+    };
+    let Some((pair, mut a, mut b)) = failed_over("has_fence", 6, 8, finish) else { return };
+    assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
+    b.batch_execute(INSERT).unwrap();
+    b.batch_execute(CALL).unwrap();
+    check_resolved(&pair);
+}
+
+/// A promoted source without the fence takes rows whose ids are not minted by the extension. The next call fences it, and says
+/// that both servers have rows.
+#[test]
+fn rows_that_both_servers_took_are_reported() {
+    let Some((pair, mut a, mut b)) = failed_over("both", 1, 8, |_| ()) else { return };
+    let row = "INSERT INTO insta2.photos (id, caption) VALUES (2 << 10, 'late')";
+    a.batch_execute(row).unwrap();
+    let error = refused(&mut b, CALL);
+    assert_eq!(error.message(), "node \"a\" has rows of table insta2.photos that this node does not have");
+    assert!(error.detail().unwrap().starts_with("Of its rows, 1 are not here or not the same."), "{error:?}");
+    assert_eq!(refused(&mut a, row).message(), "shard 2 is fenced");
+    assert_eq!(refused(&mut b, CALL).message(), error.message());
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a', verify => 'none')").unwrap();
+    check_resolved(&pair);
+    assert_eq!(count(&mut a, "SELECT count(*) FROM insta2__moved.photos WHERE caption = 'late'"), 1);
+}
+
+/// The source fails over while rows are copied. The move is ended from the target, and the shard is open again.
+#[test]
+fn a_failover_during_the_copy_ends_the_move() {
+    let Some((pair, mut a, mut b)) = failed_over("copying", 5, 5, |_| ()) else { return };
+    assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
+    let error = refused(&mut b, CALL);
+    let hint = "End the move, and begin it again: CALL insta_ids.move_abort(2, 2, 'a') on node \"b\".";
+    assert_eq!(said(&error), ("replication slot of move \"insta_ids_2_2\" is lost", Some(hint)));
+    b.batch_execute(ABORT).unwrap();
+    check_ended(&pair);
+    a.batch_execute(INSERT).unwrap();
+    b.batch_execute(CALL).unwrap();
+    check_resolved(&pair);
+}

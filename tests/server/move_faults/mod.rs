@@ -1,0 +1,37 @@
+//! Promise: a move that goes wrong says what happened, and one statement goes on with it or ends it.
+
+mod errors;
+mod failover;
+mod meanwhile;
+mod pauses;
+
+use std::time::Duration;
+use support::pair::{Move, Pair};
+use support::{Cluster, count, within};
+
+pub(crate) const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a')";
+pub(crate) const ABORT: &str = "CALL insta_ids.move_abort(2, 2, 'a')";
+pub(crate) const INSERT: &str = "INSERT INTO insta2.photos DEFAULT VALUES";
+
+pub(crate) fn steps(moving: &mut Move, steps: &[&str]) {
+    for step in steps {
+        moving.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
+    }
+}
+
+/// Waits until sessions of a server wait for so many locks.
+pub(crate) fn await_lock(cluster: &Cluster, waiting: i64) {
+    let mut client = cluster.connect();
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    within(Duration::from_secs(20), || count(&mut client, waits) >= waiting);
+}
+
+/// That nothing is left of a move, on either server.
+pub(crate) fn check_ended(pair: &Pair) {
+    for cluster in [&pair.a, &pair.b] {
+        let mut client = cluster.connect();
+        for left in ["insta_ids.moves", "pg_replication_slots", "pg_publication", "pg_subscription"] {
+            assert_eq!(count(&mut client, &format!("SELECT count(*) FROM {left}")), 0, "{left}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Writers are stopped for a time that has an end.
+
+use super::{CALL, INSERT, await_lock, check_ended, steps};
+use postgres::Client;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::pair::{Move, Pair};
+use support::{count, refused, texts, within};
+
+/// Holds the fence back, so that all before it is done, until `then` has been called.
+fn before_the_fence(pair: &Pair, call: &str, then: impl FnOnce(&mut Client)) -> Result<(), postgres::Error> {
+    let mut holder = pair.a.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| pair.b.connect().batch_execute(call));
+        await_lock(&pair.a, 1);
+        then(&mut holder);
+        calling.join().unwrap()
+    })
+}
+
+/// Rows that do not arrive, or are compared for too long, end the pause. The copy is kept.
+#[test]
+fn writers_wait_no_longer_than_max_pause() {
+    let pair = Pair::start("pause");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for (write, detail) in [
+        (INSERT, "Rows that were written before the fence had not arrived."),
+        ("SELECT", "Rows were still being compared."),
+    ] {
+        let mut blocking = pair.b.connect();
+        let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', max_pause => '1 s')";
+        let mut fenced = None;
+        let error = before_the_fence(&pair, call, |holder| {
+            blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+            holder.batch_execute(&format!("{write}; COMMIT")).unwrap();
+            within(Duration::from_secs(20), || a.batch_execute(INSERT).is_err());
+            fenced = Some(Instant::now());
+            within(Duration::from_secs(20), || a.batch_execute(INSERT).is_ok());
+        })
+        .unwrap_err();
+        let paused = fenced.unwrap().elapsed();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.message(), "shards from 2 to 2 were not handed over within 00:00:01");
+        assert_eq!(error.detail(), Some(detail));
+        assert!(paused < Duration::from_secs(4), "{paused:?}");
+        assert_eq!(texts(&mut b, "SELECT step FROM insta_ids_internal.move"), ["copying"]);
+        blocking.batch_execute("COMMIT").unwrap();
+    }
+    // A mark of a fence that was given up is worth nothing.
+    let mut moving = Move::of(&pair, 2, 2);
+    steps(&mut moving, &["fence", "drained"]);
+    let state =
+        texts(&mut a, "SELECT insta_ids_internal.move_state('insta_ids_2_2', NULL) ->> 'fences'").remove(0);
+    let given_up = format!("SELECT insta_ids_internal.give_up_fence('insta_ids_2_2', {state})::text");
+    let given_up = texts(&mut b, &given_up).remove(0);
+    let error = moving.step("hand over").unwrap_err();
+    assert_eq!(
+        error.as_db_error().unwrap().message(),
+        "mark of move \"insta_ids_2_2\" is of a fence that was given up"
+    );
+    for other in [r#"{"fence": 1}"#, r#"{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "fence": 3}"#] {
+        let open = format!("SELECT insta_ids_internal.open_fence('insta_ids_2_2', '{other}')");
+        assert_eq!(refused(&mut a, &open).message(), "shards from 2 to 2 may already be on node \"b\"");
+    }
+    a.batch_execute(&format!("SELECT insta_ids_internal.open_fence('insta_ids_2_2', '{given_up}')")).unwrap();
+    a.batch_execute(INSERT).unwrap();
+    assert_eq!(refused(&mut a, "DROP TABLE insta2.likes").code().code(), "55006");
+    b.batch_execute(CALL).unwrap();
+    check_ended(&pair);
+    let left = count(&mut a, "SELECT count(*) FROM insta2__moved.photos");
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), left);
+}
+
+/// The worker restarts between the last row and the hand-over.
+#[test]
+fn a_worker_that_restarts_before_the_hand_over_is_waited_for() {
+    let pair = Pair::start("worker");
+    if !pair.have_dblink() {
+        return;
+    }
+    let mut b = pair.b.connect();
+    b.batch_execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '2s'").unwrap();
+    b.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let mut blocking = pair.b.connect();
+    let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', verify => 'count')";
+    before_the_fence(&pair, call, |holder| {
+        blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+        holder.batch_execute("COMMIT").unwrap();
+        await_lock(&pair.b, 1);
+        b.batch_execute("SELECT pg_terminate_backend(pid) FROM pg_stat_subscription WHERE pid IS NOT NULL")
+            .unwrap();
+        within(Duration::from_secs(10), || {
+            count(&mut b, "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL") == 0
+        });
+        blocking.batch_execute("COMMIT").unwrap();
+    })
+    .unwrap();
+    check_ended(&pair);
+}

@@ -1,0 +1,66 @@
+//! Code that others planted on a server of the move.
+
+use support::pair::Pair;
+use support::{count, major};
+
+/// A role that may make functions on the source gains nothing of the mover's rights.
+#[test]
+fn code_planted_on_the_source_does_not_run_as_the_mover() {
+    let pair = Pair::start("planted");
+    if !pair.have_dblink() {
+        return;
+    }
+    pair.a
+        .connect()
+        .batch_execute(
+            "CREATE FUNCTION public.to_jsonb(boolean) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
+             CREATE FUNCTION public.to_jsonb(bigint) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
+             CREATE FUNCTION public.to_jsonb(timestamptz) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$",
+        )
+        .unwrap();
+    pair.b.connect().batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+}
+
+/// The owner of a table on the target runs nothing as the superuser who moves shards there. PostgreSQL 15 does not see to
+/// that, so there the superuser must own what runs.
+#[test]
+fn code_planted_on_the_target_does_not_run_as_the_mover() {
+    let pair = Pair::start("owners");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for client in [&mut a, &mut b] {
+        client
+            .batch_execute(
+                "CREATE ROLE guest; CREATE FUNCTION public.canary(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS
+                    $$BEGIN RAISE LOG 'canary of %', current_user; RETURN $1; END$$;
+                 ALTER FUNCTION public.canary OWNER TO guest; GRANT USAGE ON SCHEMA public TO guest",
+            )
+            .unwrap();
+    }
+    a.batch_execute(
+        "SELECT insta_ids.add_migration('0002', 'CREATE INDEX ON likes (public.canary(id)); CREATE SEQUENCE s OWNED BY likes.id;
+            ALTER TABLE likes OWNER TO guest;
+            DO $$BEGIN EXECUTE format(''GRANT USAGE ON SCHEMA %I TO guest'', current_schema()); END$$')",
+    )
+    .unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    a.batch_execute("INSERT INTO insta2.likes VALUES (2 << 10)").unwrap();
+    let mut messages = Vec::new();
+    while let Err(error) = b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a', verify => 'none')") {
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code().code(), "55000", "{error:?}");
+        assert!(!pair.b.log().contains("canary of"), "{}", pair.b.log());
+        messages.push(error.message().to_owned());
+        let hint = error.hint().unwrap().strip_prefix("If you trust that code: ").unwrap();
+        b.batch_execute(hint.split_once(". Then").unwrap().0).unwrap();
+    }
+    let owned = [
+        "function public.canary(bigint) belongs to role \"guest\"",
+        "table insta2.likes belongs to role \"guest\"",
+    ];
+    assert_eq!(messages, if major() == 15 { &owned[..] } else { &[] });
+    b.batch_execute("ALTER TABLE insta2.likes OWNER TO guest").unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.likes"), 1);
+}

@@ -1,0 +1,262 @@
+//! What a move refuses, and what others do meanwhile.
+
+use super::FENCED;
+use postgres::error::SqlState;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use support::pair::{Move, Pair, STEPS};
+use support::shards::Running;
+use support::{count, refused, skipped, texts, within};
+
+/// Statements that alter shard 2.
+const ALTERING: [&str; 8] = [
+    "ALTER TABLE insta2.photos ADD COLUMN x integer",
+    "CREATE TABLE insta2.later (id bigint PRIMARY KEY)",
+    "CREATE INDEX ON insta2.photos (caption)",
+    "DROP TABLE insta2.likes",
+    "ALTER SCHEMA insta2 RENAME TO other",
+    "DROP SCHEMA insta2 CASCADE",
+    "ALTER TABLE insta2.likes SET SCHEMA insta2; CREATE VIEW insta2.v AS SELECT 1",
+    "CREATE RULE nothing AS ON DELETE TO insta2.photos DO INSTEAD NOTHING",
+];
+
+/// Each cause has its error, and `check` shows it.
+#[test]
+fn shards_that_cannot_move_are_refused_before_anything_is_made() {
+    let pair = Pair::start("unmovable");
+    let mut a = pair.a.connect();
+    a.batch_execute("CREATE ROLE guest; SELECT insta_ids.grant_provisioning('guest')").unwrap();
+    let offer = "SELECT insta_ids_internal.move_offer(2, 2, 'b')";
+    let cases = [
+        ("CREATE TABLE insta2.keyless (x integer)", "DROP TABLE insta2.keyless", "has no primary key"),
+        (
+            "CREATE UNLOGGED TABLE insta2.fast (x integer PRIMARY KEY)",
+            "DROP TABLE insta2.fast",
+            "is unlogged",
+        ),
+        (
+            "CREATE TABLE public.child () INHERITS (insta2.photos)",
+            "DROP TABLE public.child",
+            "child of insta2.photos",
+        ),
+        (
+            "SELECT insta_ids.add_migration('0002', 'CREATE TABLE more (id bigint PRIMARY KEY)')",
+            "DELETE FROM insta_ids_internal.migration WHERE number = 2",
+            "Migration \"0002\" is pending there.",
+        ),
+        // The target would run it as who calls move_shards.
+        (
+            "SET ROLE guest; SELECT insta_ids.add_migration('0002', 'SELECT 1'); RESET ROLE;
+             INSERT INTO insta_ids_internal.shard_migration SELECT s.shard, 2 FROM insta_ids_internal.shard s",
+            "DELETE FROM insta_ids_internal.shard_migration WHERE migration = 2;
+             DELETE FROM insta_ids_internal.migration WHERE number = 2",
+            "Its statements would run with your rights.",
+        ),
+        ("SELECT insta_ids.fence(2)", "SELECT insta_ids.unfence(2)", "It is fenced."),
+        (
+            "CREATE TABLE insta2.deferred (x integer PRIMARY KEY DEFERRABLE)",
+            "DROP TABLE insta2.deferred",
+            "has no primary key",
+        ),
+        (
+            "CREATE SEQUENCE public.s; ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT next_id(2, 'public.s')",
+            "ALTER TABLE insta2.likes ALTER COLUMN id SET DEFAULT insta2.next_id(); DROP SEQUENCE public.s",
+            "which is not of this shard",
+        ),
+        // It would be made on the target, and PostgreSQL would run what it calls.
+        (
+            "CREATE TABLE insta2.parts (id bigint, x integer) PARTITION BY RANGE (id);
+             CREATE TABLE insta2.half PARTITION OF insta2.parts DEFAULT PARTITION BY RANGE (id, abs(x));
+             ALTER TABLE insta2.parts REPLICA IDENTITY FULL; ALTER TABLE insta2.half REPLICA IDENTITY FULL",
+            "DROP TABLE insta2.parts",
+            "Partition insta2.half has the partition key RANGE (id, abs(x)).",
+        ),
+        (
+            "CREATE TYPE insta2.mood AS ENUM ('fair'); CREATE TABLE insta2.parts (x insta2.mood PRIMARY KEY) PARTITION BY LIST (x);
+             CREATE TABLE insta2.half PARTITION OF insta2.parts DEFAULT PARTITION BY LIST (x)",
+            "DROP TABLE insta2.parts; DROP TYPE insta2.mood",
+            "has the partition key LIST (x).",
+        ),
+    ];
+    for (cause, mended, said) in cases {
+        a.batch_execute(cause).unwrap();
+        let error = refused(&mut a, offer);
+        assert!(error.detail().unwrap().contains(said), "{cause}: {error:?}");
+        assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids_internal.move"), 0);
+        assert_eq!(count(&mut a, "SELECT count(*) FROM pg_publication"), 0);
+        a.batch_execute(mended).unwrap();
+    }
+
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.step("offer").unwrap();
+    // From here on nobody alters it.
+    for ddl in ALTERING {
+        let error = refused(&mut a, ddl);
+        assert_eq!(error.code(), &SqlState::OBJECT_IN_USE, "{ddl}: {error:?}");
+        assert_eq!(error.message(), "shard 2 moves or is fenced, and cannot be altered");
+    }
+    a.batch_execute("ALTER TABLE insta3.photos ADD COLUMN x integer; REINDEX TABLE insta2.photos").unwrap();
+    a.batch_execute("ALTER TABLE insta3.photos DROP COLUMN x").unwrap();
+    for command in
+        ["SELECT insta_ids.drop_shard(2)", "SELECT insta_ids.fence(2)", "SELECT insta_ids.unfence(2)"]
+    {
+        assert_eq!(refused(&mut a, command).message(), "shards from 2 to 2 are moving");
+    }
+
+    // And the target refuses what is not the same there.
+    let mut b = pair.b.connect();
+    b.batch_execute("SELECT insta_ids.add_migration('other', 'CREATE TABLE t ()')").unwrap();
+    let error = moving.step("prepare").unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "migration \"other\" is not the same on node \"a\"");
+    b.batch_execute("DELETE FROM insta_ids_internal.migration").unwrap();
+    moving.step("prepare").unwrap();
+    assert_eq!(refused(&mut b, "INSERT INTO insta2.photos DEFAULT VALUES").code(), FENCED);
+    moving.abort().unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    assert_eq!(texts(&mut b, "SELECT schema::text FROM insta_ids.shards"), [""; 0]);
+
+    // What was made by hand is not made by migrations.
+    a.batch_execute("ALTER TABLE insta2.photos ADD COLUMN by_hand integer").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.step("offer").unwrap();
+    let error = moving.step("prepare").unwrap_err();
+    let error = error.as_db_error().unwrap();
+    assert_eq!(error.message(), "shard 2 is not what its migrations make");
+    assert_eq!(error.detail().unwrap(), "Column photos.by_hand: here nothing, on node \"a\" integer.");
+    moving.abort().unwrap();
+}
+
+/// Others alter shards, drop slots and change maps during a move.
+#[test]
+fn a_move_survives_what_others_do_to_shards_slots_and_maps() {
+    let pair = Pair::start("meanwhile");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute("SELECT insta_ids.drop_shard(1)").unwrap();
+    let mut old = pair.a.connect();
+    old.batch_execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1").unwrap();
+    let mut moving = Move::of(&pair, 0, 3);
+    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+
+    // A shard in a gap of the range is not made.
+    for create in ["SELECT insta_ids.create_shard(1)", "CALL insta_ids.create_shards(0, 3)"] {
+        assert_eq!(refused(&mut a, create).message(), "shards from 0 to 3 are moving", "{create}");
+    }
+    // Nor is DDL let through by an old snapshot.
+    assert_eq!(
+        refused(&mut old, "ALTER TABLE insta2.photos ADD COLUMN x integer").code(),
+        &SqlState::OBJECT_IN_USE
+    );
+    // A slot that is lost is not made anew, as what was written meanwhile would not come.
+    b.batch_execute("ALTER SUBSCRIPTION insta_ids_0_3 DISABLE").unwrap();
+    within(Duration::from_secs(10), || {
+        a.batch_execute(
+            "SELECT pg_drop_replication_slot(insta_ids_internal.slot_of(m)) FROM insta_ids_internal.move m",
+        )
+        .is_ok()
+    });
+    assert!(moving.step("slot").unwrap_err().as_db_error().unwrap().message().ends_with("is lost"));
+    moving.abort().unwrap();
+
+    // A fence is not gone around.
+    a.batch_execute(
+        "SELECT insta_ids.fence(2); CREATE TABLE parent (LIKE insta3.photos) PARTITION BY RANGE (id)",
+    )
+    .unwrap();
+    for (ddl, code) in [
+        ("ALTER TABLE insta2.likes SET SCHEMA public", "55006"),
+        ("ALTER TABLE parent ATTACH PARTITION insta2.photos DEFAULT", "55000"),
+        ("ALTER TABLE insta2.photos DISABLE TRIGGER ALL", "55006"),
+        ("DROP TRIGGER insta_ids_fence ON insta2.photos", "55006"),
+    ] {
+        assert_eq!(refused(&mut a, ddl).code().code(), code, "{ddl}");
+    }
+    // A reader keeps nobody from opening it.
+    let mut reader = pair.a.connect();
+    reader.batch_execute("BEGIN; SELECT count(*) FROM insta2.photos").unwrap();
+    a.batch_execute("SET statement_timeout = '5s'; SELECT insta_ids.unfence(2); RESET statement_timeout")
+        .unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    reader.batch_execute("COMMIT").unwrap();
+
+    // Without a map, or with another one there, nothing moves.
+    a.batch_execute("DELETE FROM insta_ids_internal.assignment").unwrap();
+    let error = Move::of(&pair, 2, 2).step("offer").unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "the map does not have shard 2 on this node");
+    a.batch_execute("SELECT insta_ids.assign(0, 63, 'a')").unwrap();
+    b.batch_execute("UPDATE insta_ids_internal.map SET version = 1000; SELECT insta_ids.add_node('c', ''), insta_ids.assign(2, 2, 'c')").unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.step("offer").unwrap();
+    let error = moving.step("prepare").unwrap_err();
+    assert_eq!(error.as_db_error().unwrap().message(), "the map here does not have shard 2 on node \"a\"");
+    moving.abort().unwrap();
+    b.batch_execute("SELECT insta_ids.assign(2, 2, 'a')").unwrap();
+
+    // What has left is not made again beside what is left of it, which is not dropped under others.
+    let mut moving = Move::of(&pair, 2, 2);
+    for step in STEPS {
+        moving.step(step).unwrap();
+    }
+    a.batch_execute("DELETE FROM insta_ids_internal.assignment").unwrap();
+    a.batch_execute("BEGIN; CREATE VIEW seen AS SELECT * FROM insta2__moved.photos").unwrap();
+    // Who drops it waits for whoever is making something that depends on it.
+    let dropping = Running::start(pair.a.connect(), "SELECT insta_ids.drop_shard(2)");
+    dropping.await_waiting(&mut pair.a.connect());
+    a.batch_execute("COMMIT").unwrap();
+    assert_eq!(dropping.end().unwrap_err().code().unwrap().code(), "2BP01");
+    assert_eq!(
+        refused(&mut a, "CALL insta_ids.create_shards(2, 2)").message(),
+        "what is left of shard 2 is still here"
+    );
+    assert_eq!(refused(&mut a, "SELECT insta_ids.drop_shard(2)").code().code(), "2BP01");
+    a.batch_execute("SELECT insta_ids.drop_shard(2, force => true)").unwrap();
+}
+
+/// A file system that is mounted until this is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The copy stops when the target's disk is full, says what to do, and goes on when there is room.
+#[test]
+fn a_copy_goes_on_when_a_full_disk_has_room_again() {
+    let pair = Pair::start("full");
+    if !pair.have_dblink() {
+        return;
+    }
+    let small = pair.b.socket.join("small");
+    let mount = |options: &str| {
+        let directory = small.display();
+        let mount = format!(
+            "mkdir -p {directory} && mount -t tmpfs -o {options} tmpfs {directory} && chown --reference={} {directory}",
+            pair.b.socket.display()
+        );
+        Command::new("bash").args(["-c", &mount]).output().unwrap()
+    };
+    let mounted = mount("size=4m,mode=700");
+    if !mounted.status.success() {
+        skipped(&format!("nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr)));
+        return;
+    }
+    let _mounted = Mounted(small.clone());
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(
+        "INSERT INTO insta2.photos (caption) SELECT repeat(md5(g::text), 4) FROM generate_series(1, 50000) g",
+    )
+    .unwrap();
+    b.batch_execute(&format!("CREATE TABLESPACE small LOCATION '{}'", small.display())).unwrap();
+    b.batch_execute("ALTER DATABASE postgres SET default_tablespace = small").unwrap();
+    let mut b = pair.b.connect();
+    let call = "CALL insta_ids.move_shards(2, 2, 'a')";
+    let error = refused(&mut b, call);
+    assert_eq!(error.message(), "subscription of move \"insta_ids_2_2\" has stopped at an error");
+    assert!(pair.b.log().contains("No space left on device"));
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    assert!(mount("remount,size=64m").status.success());
+    b.batch_execute(call).unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 50_001);
+}
