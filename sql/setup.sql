@@ -34,7 +34,7 @@ BEGIN
     SELECT min(s.schema) INTO other
     FROM (VALUES (to_jsonb(OLD), false), (to_jsonb(NEW), true)) w (written, is_new)
     CROSS JOIN LATERAL (
-        SELECT prefix || s.shard, true, w.is_new AND TG_TABLE_NAME <> 'moved'
+        SELECT prefix || s.shard, true, w.is_new AND TG_TABLE_NAME <> 'departed_shard'
         FROM jsonb_array_elements_text(coalesce(w.written -> 'shards', jsonb_build_array(w.written -> 'shard'))) s (shard)
         UNION ALL
         -- A move keeps others from what is between its first and last shard.

@@ -173,7 +173,7 @@ fn a_move_needs_no_superuser_on_the_source() {
         "move_withdraw('insta_ids_4_4', (SELECT to_jsonb(m) FROM insta_ids_internal.move m))",
     ] {
         mover
-            .batch_execute(&format!("SELECT insta_ids.{step}"))
+            .batch_execute(&format!("SELECT insta_ids_internal.{step}"))
             .unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
     mover.batch_execute("INSERT INTO insta4.photos DEFAULT VALUES").unwrap();
