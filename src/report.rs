@@ -17,7 +17,7 @@ use crate::pg::relation::NoSuchRelation;
 use crate::pg::settings;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::{duration, timestamp_of};
-use crate::shard::placement::Elsewhere;
+use crate::shard::placement::NotHere;
 
 /// What every function that SQL calls returns.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
@@ -226,8 +226,8 @@ impl From<NotMinted> for ErrorReport {
     fn from(why: NotMinted) -> Self {
         let code = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         match why {
-            NotMinted::Elsewhere(elsewhere) => elsewhere.into(),
-            NotMinted::NotTaken { slot: Some(slot), taken } => {
+            NotMinted::NotHere(not_here) => not_here.into(),
+            NotMinted::SlotNotTaken { slot: Some(slot), taken } => {
                 let taken = taken.map_or_else(|| "an invalid one".into(), |taken| taken.to_string());
                 report(code, format!("writer slot {slot} has not been taken in this database"))
                     .set_detail(format!(
@@ -237,20 +237,23 @@ impl From<NotMinted> for ErrorReport {
                         "If no server has minted its ids yet: SELECT insta_ids.take_writer_slot('-infinity').",
                     )
             }
-            NotMinted::NotTaken { slot: None, .. } => no_writer_slot(),
+            NotMinted::SlotNotTaken { slot: None, .. } => no_writer_slot(),
             NotMinted::Altered(altered) => altered.into(),
         }
     }
 }
 
 impl From<Altered> for ErrorReport {
-    fn from(Altered(table): Altered) -> Self {
+    fn from(Altered { table, column }: Altered) -> Self {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             format!("table insta_ids_internal.{} is not as the extension made it", readable(&table)),
         )
-        .set_detail("A column that the library reads is of another type, or is not where it was.")
-        .set_hint("Undo what was altered. If a column was dropped, dump the database and restore it.")
+        .set_detail(format!(
+            "Column \"{}\" is missing, has another type, or holds a NULL.",
+            readable(column.to_bytes())
+        ))
+        .set_hint("Undo the change of the column with ALTER TABLE.")
     }
 }
 
@@ -268,8 +271,8 @@ pub(crate) fn no_writer_slot() -> ErrorReport {
     .set_hint("Set it in postgresql.conf, and restart the server.")
 }
 
-impl From<Elsewhere> for ErrorReport {
-    fn from(Elsewhere { shard, is_fenced, is_in_doubt, to, node, here, version }: Elsewhere) -> Self {
+impl From<NotHere> for ErrorReport {
+    fn from(NotHere { shard, is_fenced, is_in_doubt, to, node, here, version }: NotHere) -> Self {
         let code = PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION;
         let name = |node: &[u8]| format!("node \"{}\"", readable(node));
         let here = if here.is_empty() { "no node".into() } else { name(&here) };

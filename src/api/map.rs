@@ -22,7 +22,7 @@ fn writer_slot() -> SqlResult<String> {
 
 #[pg_extern(sql = false)]
 fn forget_map() {
-    map::forget_everywhere();
+    map::invalidate_everywhere();
 }
 
 #[pg_extern(sql = false)]
@@ -39,5 +39,5 @@ fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(s
 /// Never returns.
 #[pg_extern(sql = false)]
 fn refuse(shard: i32) -> SqlResult<()> {
-    Err(map::why(shared::this_node()?, shard)?.into())
+    Err(map::fenced(shared::this_node()?, shard)?.into())
 }

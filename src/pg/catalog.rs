@@ -1,6 +1,5 @@
-//! The extension's own relations: where they are, and what is in them now.
+//! The extension's own relations: their OIDs, their rows, and changes to them.
 
-use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +11,8 @@ use super::rows::each_row;
 
 const SCHEMA: &CStr = c"insta_ids_internal";
 
-/// The OID of a relation of this name, if there is one and it is an extension's: no user's in its place.
+/// The OID of the extension's relation of this name. Returns `None` if no relation has the name, or if the relation belongs
+/// to no extension.
 pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
     // SAFETY: called in a transaction; the strings are static.
     unsafe {
@@ -23,82 +23,133 @@ pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
     }
 }
 
-/// Has `changed` called from now on when a relation has changed, or, for an invalid OID, all may have; `told` is whether
-/// it is already.
-pub(crate) fn tell_of_changes(told: &AtomicBool, changed: extern "C-unwind" fn(pg_sys::Datum, pg_sys::Oid)) {
-    if !told.swap(true, Ordering::Relaxed) {
-        // SAFETY: a function is there for the rest of the process; registered once.
+/// Makes the server call `changed` whenever a relation has changed, with its OID, or with an invalid OID if any relation may
+/// have changed. `registered` remembers that this was done, because it must be done once per session.
+pub(crate) fn notify_of_changes(
+    registered: &AtomicBool,
+    changed: extern "C-unwind" fn(pg_sys::Datum, pg_sys::Oid),
+) {
+    if !registered.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function stays for the rest of the process, and is registered once.
         unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(changed), pg_sys::Datum::null()) };
     }
 }
 
-/// A row of a table, while it is read. What its columns hold is `None` for NULL.
-pub(crate) struct Row<'a> {
-    tuple: pg_sys::HeapTuple,
-    columns: pg_sys::TupleDesc,
-    /// Whether a column was not of the type that it was read as.
-    is_altered: &'a Cell<bool>,
+/// A superuser has altered a table of the extension: a column that the library reads is missing, has another type, or is
+/// NULL where it must not be.
+pub(crate) struct Altered {
+    pub(crate) table: Vec<u8>,
+    pub(crate) column: &'static CStr,
 }
 
-impl Row<'_> {
-    /// A column, numbered from 1, of a type that `is_type` says is right.
-    fn column<T: FromDatum>(&self, number: i32, is_type: impl Fn(pg_sys::Oid) -> bool) -> Option<T> {
-        // SAFETY: made by `rows`, which has the table open. Of a column that is not there, the type is none. Those that
-        // are have been found to be what they are read as.
+/// A column that cannot be read as what the library expects.
+pub(crate) struct NotReadable(&'static CStr);
+
+/// A row of a table of the extension, while [`rows`] reads it.
+pub(crate) struct Row {
+    tuple: pg_sys::HeapTuple,
+    columns: pg_sys::TupleDesc,
+}
+
+impl Row {
+    /// The value of a column that is never NULL.
+    ///
+    /// # Errors
+    /// [`NotReadable`] if the column is missing, has another type than `T`, or is NULL.
+    pub(crate) fn get<T: Column>(&self, column: &'static CStr) -> Result<T, NotReadable> {
+        self.find(column)?.ok_or(NotReadable(column))
+    }
+
+    /// The value of a column, or `None` for NULL.
+    ///
+    /// # Errors
+    /// [`NotReadable`] if the column is missing, or has another type than `T`.
+    pub(crate) fn find<T: Column>(&self, column: &'static CStr) -> Result<Option<T>, NotReadable> {
+        // SAFETY: `rows` has the table open. The column exists, because its number is positive, and has the type that `T`
+        // reads.
         unsafe {
-            let of = pg_sys::SPI_gettypeid(self.columns, number);
-            if of == pg_sys::Oid::INVALID || !is_type(of) {
-                self.is_altered.set(true);
-                return None;
+            let number = pg_sys::SPI_fnumber(self.columns, column.as_ptr());
+            if number <= 0 || !T::is_of_type(pg_sys::SPI_gettypeid(self.columns, number)) {
+                return Err(NotReadable(column));
             }
             let mut is_null = false;
             let datum = pg_sys::heap_getattr(self.tuple, number, self.columns, &mut is_null);
-            T::from_datum(datum, is_null)
+            Ok(T::read(datum, is_null))
         }
-    }
-
-    pub(crate) fn integer(&self, number: i32) -> Option<i32> {
-        self.column(number, |of| of == pg_sys::INT4OID)
-    }
-
-    pub(crate) fn bigint(&self, number: i32) -> Option<i64> {
-        self.column(number, |of| of == pg_sys::INT8OID)
-    }
-
-    pub(crate) fn boolean(&self, number: i32) -> Option<bool> {
-        self.column(number, |of| of == pg_sys::BOOLOID)
-    }
-
-    pub(crate) fn layout(&self, number: i32) -> Option<StoredLayout> {
-        self.column(number, StoredLayout::is_like)
-    }
-
-    /// A `name`, in the database's encoding.
-    pub(crate) fn name(&self, number: i32) -> Option<Vec<u8>> {
-        let name = self.column::<&CStr>(number, |of| of == pg_sys::NAMEOID);
-        name.map(|name| name.to_bytes().to_vec())
     }
 }
 
-/// A table of the extension, of this name, is not as the extension made it: a superuser has altered it.
-pub(crate) struct Altered(pub(crate) Vec<u8>);
+/// A Rust type that columns are read as.
+pub(crate) trait Column: Sized {
+    /// Whether values of this PostgreSQL type can be read as `Self`.
+    fn is_of_type(oid: pg_sys::Oid) -> bool;
 
-/// The rows of a table as they are now, whatever the transaction's snapshot is: each as `read` makes it.
-pub(crate) fn rows<T>(table: pg_sys::Oid, mut read: impl FnMut(&Row<'_>) -> T) -> Result<Vec<T>, Altered> {
-    let is_altered = Cell::new(false);
-    let mut all = Vec::new();
+    /// The value, or `None` for NULL.
+    ///
+    /// # Safety
+    /// The datum is of a type that [`Column::is_of_type`] accepts.
+    unsafe fn read(datum: pg_sys::Datum, is_null: bool) -> Option<Self>;
+}
+
+macro_rules! columns {
+    ($($rust:ty: $is_of_type:expr;)*) => {
+        $(impl Column for $rust {
+            fn is_of_type(oid: pg_sys::Oid) -> bool {
+                $is_of_type(oid)
+            }
+
+            unsafe fn read(datum: pg_sys::Datum, is_null: bool) -> Option<Self> {
+                // SAFETY: the caller keeps what `Column::read` asks for.
+                unsafe { Self::from_datum(datum, is_null) }
+            }
+        })*
+    };
+}
+
+columns! {
+    i32: |oid| oid == pg_sys::INT4OID;
+    i64: |oid| oid == pg_sys::INT8OID;
+    bool: |oid| oid == pg_sys::BOOLOID;
+    StoredLayout: StoredLayout::is_like;
+}
+
+/// A `name`, by its bytes in the database's encoding.
+impl Column for Vec<u8> {
+    fn is_of_type(oid: pg_sys::Oid) -> bool {
+        oid == pg_sys::NAMEOID
+    }
+
+    unsafe fn read(datum: pg_sys::Datum, is_null: bool) -> Option<Self> {
+        // SAFETY: the caller keeps what `Column::read` asks for. A `name` ends with a zero.
+        unsafe { <&CStr>::from_datum(datum, is_null) }.map(|name| name.to_bytes().to_vec())
+    }
+}
+
+/// What `read` makes of each row that a table of the extension has now, whatever the transaction's snapshot is. Takes an
+/// ACCESS SHARE lock for the time of the call.
+///
+/// # Errors
+/// [`Altered`] if `read` could not read a column.
+pub(crate) fn rows<T>(
+    table: pg_sys::Oid,
+    read: impl Fn(&Row) -> Result<T, NotReadable>,
+) -> Result<Vec<T>, Altered> {
+    let mut values = Vec::new();
     let name;
     let lock = pg_sys::AccessShareLock.cast_signed();
-    // SAFETY: called in a transaction with the OID of a table. What an error leaves behind, the end of the
-    // transaction or subtransaction gives back.
+    // SAFETY: called in a transaction with the OID of a table. After an error, the end of the transaction or subtransaction
+    // closes the table.
     unsafe {
         let relation = pg_sys::table_open(table, lock);
-        name = CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr()).to_bytes().to_vec();
         each_row(relation, std::ptr::null_mut(), |tuple, columns| {
-            all.push(read(&Row { tuple, columns, is_altered: &is_altered }));
-            true
+            let value = read(&Row { tuple, columns });
+            let is_readable = value.is_ok();
+            values.push(value);
+            is_readable
         });
+        name = CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr()).to_bytes().to_vec();
         pg_sys::table_close(relation, lock);
     }
-    if is_altered.get() { Err(Altered(name)) } else { Ok(all) }
+    let all: Result<_, _> = values.into_iter().collect();
+    all.map_err(|NotReadable(column)| Altered { table: name, column })
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::{relation, tell_of_changes};
+use super::catalog::{notify_of_changes, relation};
 use super::owner::as_superuser;
 use super::pauses;
 use super::session::database;
@@ -27,7 +27,7 @@ pub(crate) struct NoLease;
 static KNOWN: AtomicU32 = AtomicU32::new(0);
 
 /// Whether this session is told of changes to relations.
-static TOLD: AtomicBool = AtomicBool::new(false);
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 impl LeaseSequence {
     /// The sequence of this session's database. Looked up once, and again after the extension was made anew.
@@ -39,7 +39,7 @@ impl LeaseSequence {
     }
 
     fn look_up() -> Result<Self, NoLease> {
-        tell_of_changes(&TOLD, forget);
+        notify_of_changes(&REGISTERED, forget);
         let oid = relation(c"lease").ok_or(NoLease)?;
         KNOWN.store(oid.to_u32(), Ordering::Relaxed);
         Ok(Self(oid))

@@ -1,4 +1,8 @@
-//! Where shards are, as a session knows it: the map and the fences of its database.
+//! Which shards a session may mint for: the map, the fences and the writer slot of its database, cached per session.
+//!
+//! A session reads the tables at its first id. It reads them again after another session has changed them: the server then
+//! calls [`invalidate`]. Between changes, [`check`] costs one comparison while all shards are here, and one bit while some
+//! are not.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -6,59 +10,67 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::{Altered, relation, rows, tell_of_changes};
+use super::catalog::{Altered, notify_of_changes, relation, rows};
+use super::layout::StoredLayout;
 use super::pauses;
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::id::{Layout, Shard, WriterSlot};
-use crate::shard::placement::{Assignment, Elsewhere, Fence, Placement, shard_of_schema};
+use crate::shard::placement::{Assignment, Fence, NotHere, Placement, shard_of_schema};
 
-/// The table that is said to have changed whenever the map or a fence has.
+/// The table whose relcache entry is invalidated whenever the map, a fence or the writer slot changes.
 const MAP: &CStr = c"map";
 
-/// What the session knows: nothing, or that all shards are here, or that some are not; or it is about to.
-static KNOWS: AtomicU8 = AtomicU8::new(NOTHING);
+/// What the session's cache holds: [`NOTHING`], [`READING`], [`ALL_HERE`] or [`SOME_AWAY`].
+static STATE: AtomicU8 = AtomicU8::new(NOTHING);
+/// The tables must be read.
 const NOTHING: u8 = 0;
+/// The tables are being read.
 const READING: u8 = 1;
+/// All shards are on this node, and none is fenced.
 const ALL_HERE: u8 = 2;
+/// Some shards are on other nodes, or fenced.
 const SOME_AWAY: u8 = 3;
 
-/// While some are not: the layout of the shards' ids, by its hash, and a bit for each of the first shards that is not here.
-/// So most calls need no look at [`KNOWN`].
+/// In state [`SOME_AWAY`], the hash of the shards' layout.
 static LAYOUT: AtomicU64 = AtomicU64::new(0);
+
+/// In state [`SOME_AWAY`], one bit for each of the first 8192 shards: 1 if it is not here. So most calls need not look into
+/// [`CACHE`].
 static AWAY: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
-/// The OID of [`MAP`].
-static RELATION: AtomicU32 = AtomicU32::new(0);
+/// The OID of the table [`MAP`].
+static MAP_OID: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this session is told of changes to relations.
-static TOLD: AtomicBool = AtomicBool::new(false);
+/// Whether [`invalidate`] is registered in this session.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    static KNOWN: RefCell<Known> = RefCell::default();
+    static CACHE: RefCell<Cache> = RefCell::default();
 }
 
+/// What the tables said when the session read them.
 #[derive(Default)]
-struct Known {
+struct Cache {
     /// The layout of the shards' ids.
     layout: Option<Layout>,
-    /// What their schemas' names begin with.
+    /// What the names of the shards' schemas begin with.
     prefix: Vec<u8>,
     placement: Placement,
 }
 
-/// Why nothing is minted for a shard.
+/// Why no id is minted.
 pub(crate) enum NotMinted {
-    /// It is fenced here, or on another node.
-    Elsewhere(Elsewhere),
+    /// The shard is fenced here, or lives on another node.
+    NotHere(NotHere),
     /// The server's writer slot is not the one that the database has taken.
-    NotTaken {
-        /// The one in force, `None` if what is set is none.
+    SlotNotTaken {
+        /// The server's slot; `None` if the setting is invalid.
         slot: Option<WriterSlot>,
-        /// The one that was taken; `None` if that is none, which only an edited table says.
+        /// The database's slot; `None` if the table holds an invalid one.
         taken: Option<WriterSlot>,
     },
-    /// It cannot be told.
+    /// A table cannot be read.
     Altered(Altered),
 }
 
@@ -68,8 +80,12 @@ impl From<Altered> for NotMinted {
     }
 }
 
-/// Refuses to mint for a shard that is fenced here or on another node, and for any by a writer slot that was not taken.
-/// Called after `nextval`, whose lock has brought in what others changed before.
+/// Checks that this server may mint an id of a shard from a sequence.
+///
+/// The caller calls `nextval` first. Its lock on the sequence makes this session process earlier changes to the map.
+///
+/// # Errors
+/// [`NotMinted`].
 #[inline]
 pub(crate) fn check(
     server: &Shared,
@@ -77,168 +93,175 @@ pub(crate) fn check(
     shard: Shard,
     sequence: Sequence,
 ) -> Result<(), NotMinted> {
-    let is_here = match KNOWS.load(Ordering::Relaxed) {
+    let is_here = match STATE.load(Ordering::Relaxed) {
         ALL_HERE => true,
-        SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !is_away(shard),
+        SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !may_be_away(shard),
         _ => false,
     };
     if is_here { Ok(()) } else { look_up(server, layout, shard, sequence) }
 }
 
-/// Whether a shard may be away, by its bit or because it has none.
+/// Whether the shard's bit is set, or the shard has no bit.
 #[inline]
-fn is_away(shard: Shard) -> bool {
+fn may_be_away(shard: Shard) -> bool {
     let bits = AWAY.get((shard.get() / 64) as usize).map_or(u64::MAX, |bits| bits.load(Ordering::Relaxed));
     bits >> (shard.get() % 64) & 1 == 1
 }
 
 #[inline(never)]
 fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), NotMinted> {
-    if !is_known() {
-        tell_of_changes(&TOLD, forget);
+    if !is_cached() {
+        notify_of_changes(&REGISTERED, invalidate);
         match read(server)? {
-            Some(known) => KNOWN.set(known),
-            // While the script of CREATE EXTENSION runs, there is no map yet.
+            Some(cache) => CACHE.set(cache),
+            // The script of CREATE EXTENSION is running, and has not created the map yet.
             None => return Ok(()),
         }
     }
-    KNOWN.with_borrow(|known| {
-        let shard = if known.layout == Some(layout) {
+    CACHE.with_borrow(|cache| {
+        let shard = if cache.layout == Some(layout) {
             i32::try_from(shard.get()).ok()
         } else {
-            // The number means another shard, or none; but the sequence may be one of a shard.
-            sequence.schema().and_then(|schema| shard_of_schema(&schema, &known.prefix))
+            // In another layout the number does not mean a shard of the map. But the sequence may belong to one.
+            sequence.schema().and_then(|schema| shard_of_schema(&schema, &cache.prefix))
         };
         match shard {
-            Some(shard) if !known.placement.is_here(shard) => {
-                Err(NotMinted::Elsewhere(known.placement.why(shard)))
+            Some(shard) if !cache.placement.is_here(shard) => {
+                Err(NotMinted::NotHere(cache.placement.why_not_here(shard)))
             }
             _ => Ok(()),
         }
     })
 }
 
-/// What is in force changes by a restart alone, so a session looks when it reads the map.
+/// Checks that the database has taken the server's writer slot. The server's slot changes by a restart alone, so a session
+/// checks this only when it reads the map.
 fn check_writer(server: &Shared) -> Result<(), NotMinted> {
     let slot = server.writer_slot();
     let taken = match relation(c"writer") {
         Some(table) => rows(table, |row| {
-            WriterSlot::new(row.integer(1)?.try_into().ok()?, row.integer(2)?.try_into().ok()?)
+            let [slot, slots] = [row.get::<i32>(c"slot")?, row.get(c"slots")?].map(u32::try_from);
+            Ok(slot.ok().zip(slots.ok()).and_then(|(slot, slots)| WriterSlot::new(slot, slots)))
         })?,
         None => Vec::new(),
     };
     let taken = taken.first().copied().unwrap_or(Some(WriterSlot::ALONE));
-    if slot.is_some() && slot == taken { Ok(()) } else { Err(NotMinted::NotTaken { slot, taken }) }
+    if slot.is_some() && slot == taken { Ok(()) } else { Err(NotMinted::SlotNotTaken { slot, taken }) }
 }
 
-/// Why nothing is written to a shard here, whose node this is.
-pub(crate) fn why(here: Vec<u8>, shard: i32) -> Result<Elsewhere, Altered> {
-    let why = if is_known() {
-        KNOWN.with_borrow(|known| known.placement.why(shard))
+/// The error for a write to a shard that is fenced here. `here` is the name of this server's node.
+///
+/// # Errors
+/// [`Altered`] if the session must read the tables and cannot.
+pub(crate) fn fenced(here: Vec<u8>, shard: i32) -> Result<NotHere, Altered> {
+    let why = if is_cached() {
+        CACHE.with_borrow(|cache| cache.placement.why_not_here(shard))
     } else {
-        // Not kept: whoever mints has more to look at.
-        load(here)?.unwrap_or_default().placement.why(shard)
+        // This does not fill the cache, because minting also has to check the writer slot.
+        load(here)?.unwrap_or_default().placement.why_not_here(shard)
     };
-    Ok(Elsewhere { is_fenced: true, ..why })
+    Ok(NotHere { is_fenced: true, ..why })
 }
 
-/// The shards that move or are fenced now, with their schemas.
+/// The shards that have a row in the table of fences now, each with its schema's name: those that are fenced, and those that
+/// are offered to another node.
+///
+/// # Errors
+/// [`Altered`].
 pub(crate) fn fenced_schemas() -> Result<Vec<(i32, Vec<u8>)>, Altered> {
     let (Some(config), Some(fence)) = (relation(c"config"), relation(c"fence")) else {
         return Ok(Vec::new());
     };
-    let shards = rows(fence, |row| row.integer(1))?;
+    let shards = rows(fence, |row| row.get::<i32>(c"shard"))?;
     if shards.is_empty() {
         return Ok(Vec::new());
     }
-    let prefix = rows(config, |row| row.name(2))?.into_iter().flatten().next().unwrap_or_default();
+    let prefix: Vec<u8> = rows(config, |row| row.get(c"prefix"))?.into_iter().next().unwrap_or_default();
     let schema = |shard: i32| [&prefix[..], shard.to_string().as_bytes()].concat();
-    Ok(shards.into_iter().flatten().map(|shard| (shard, schema(shard))).collect())
+    Ok(shards.into_iter().map(|shard| (shard, schema(shard))).collect())
 }
 
-/// Tells all sessions of the database, when the transaction commits, that the map or a fence has changed.
-pub(crate) fn forget_everywhere() {
+/// Makes all sessions of the database read the map again, once the transaction has committed.
+pub(crate) fn invalidate_everywhere() {
     if let Some(map) = relation(MAP) {
         // SAFETY: takes the OID of a relation, in a transaction.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(map) };
     }
 }
 
-/// The timeline that the server writes, `None` on a standby.
+/// The timeline that the server writes, or `None` on a standby.
 pub(crate) fn timeline() -> Option<i32> {
-    // SAFETY: reads shared memory; the second is asked for when recovery has ended.
+    // SAFETY: reads shared memory. The timeline is asked for after recovery has ended.
     unsafe { (!pg_sys::RecoveryInProgress()).then(|| pg_sys::GetWALInsertionTimeLine().cast_signed()) }
 }
 
-fn is_known() -> bool {
-    matches!(KNOWS.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY)
+fn is_cached() -> bool {
+    matches!(STATE.load(Ordering::Relaxed), ALL_HERE | SOME_AWAY)
 }
 
-/// Reads the map for the calls to come, if there is one.
-fn read(server: &Shared) -> Result<Option<Known>, NotMinted> {
+/// Reads the tables, checks the writer slot, and sets the statics for the next calls. Returns `None` if there is no map.
+fn read(server: &Shared) -> Result<Option<Cache>, NotMinted> {
     let Some(map) = relation(MAP) else { return Ok(None) };
-    RELATION.store(map.to_u32(), Ordering::Relaxed);
-    // If an error ends this, nothing is known.
-    KNOWS.store(READING, Ordering::Relaxed);
+    MAP_OID.store(map.to_u32(), Ordering::Relaxed);
+    // After an error the state stays READING, so the next call reads again.
+    STATE.store(READING, Ordering::Relaxed);
     check_writer(server)?;
-    let Some(known) = load(server.node().to_vec())? else { return Ok(None) };
+    let Some(cache) = load(server.node().to_vec())? else { return Ok(None) };
     for (shards, bits) in (0..).step_by(64).zip(&AWAY) {
-        let away = (0..64).filter(|n| !known.placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
+        let away = (0..64).filter(|n| !cache.placement.is_here(shards + n)).fold(0, |bits, n| bits | 1 << n);
         bits.store(away, Ordering::Relaxed);
     }
-    LAYOUT.store(known.layout.map_or(0, Layout::hash64), Ordering::Relaxed);
-    let state = if known.placement.is_complete() { ALL_HERE } else { SOME_AWAY };
-    // Unless a change came in meanwhile: then this is read again at the next call. It is new enough for this one: a fence
-    // locks the sequences of its shard, and `nextval` has locked this one.
-    let _ = KNOWS.compare_exchange(READING, state, Ordering::Relaxed, Ordering::Relaxed);
-    Ok(Some(known))
+    LAYOUT.store(cache.layout.map_or(0, Layout::hash64), Ordering::Relaxed);
+    let state = if cache.placement.is_complete() { ALL_HERE } else { SOME_AWAY };
+    // If a change arrived meanwhile, the state is NOTHING, and the next call reads again. For this call the tables are new
+    // enough: a fence locks the sequences of its shard, and `nextval` has locked this one.
+    let _ = STATE.compare_exchange(READING, state, Ordering::Relaxed, Ordering::Relaxed);
+    Ok(Some(cache))
 }
 
-/// What the tables say now.
-fn load(here: Vec<u8>) -> Result<Option<Known>, Altered> {
+/// What the tables say now, for a server whose node is `here`. Returns `None` if a table does not exist yet.
+fn load(here: Vec<u8>) -> Result<Option<Cache>, Altered> {
     let tables = [MAP, c"config", c"assignment", c"fence"].map(relation);
     let [Some(map), Some(config), Some(assignment), Some(fence)] = tables else { return Ok(None) };
-    let version = rows(map, |row| row.bigint(1))?.first().copied().flatten().unwrap_or(0);
-    let config = rows(config, |row| Some((row.integer(1)?, row.name(2)?, row.layout(3)?)))?;
-    let (shards, prefix, layout) = config.into_iter().flatten().next().map_or_else(
+    let version = rows(map, |row| row.get(c"version"))?.first().copied().unwrap_or(0);
+    let config = rows(config, |row| {
+        Ok((row.get(c"shards")?, row.get(c"prefix")?, row.get::<StoredLayout>(c"layout")?))
+    })?;
+    let (shards, prefix, layout) = config.into_iter().next().map_or_else(
         || (0, Vec::new(), None),
         |(shards, prefix, layout)| (shards, prefix, Layout::try_from(layout).ok()),
     );
-    // A server that is promoted begins a new timeline. It may lack what its predecessor did last: the fence, after which the
-    // shards were handed over.
     let timeline = timeline();
-    // Fences before assignments, as each is read as it is then: who lets a shard go takes its fence away and assigns it
-    // elsewhere at once.
+    // Fences are read before assignments, and each table as it is at that moment. The transaction that lets a shard go
+    // removes its fence and assigns it to the other node. If the session sees the fence gone, it sees the assignment, too.
     let fences = rows(fence, |row| {
-        let (is_closed, offered_on) = (row.boolean(2)?, row.integer(5));
+        let (is_closed, offered_on): (bool, Option<i32>) = (row.get(c"is_closed")?, row.find(c"timeline")?);
+        // A promoted server begins a new timeline. It may lack the last transactions of its predecessor: the one that
+        // closed this fence, after which the target took the shard.
         let is_in_doubt = !is_closed && offered_on.is_some() && offered_on != timeline;
-        (is_closed || is_in_doubt).then_some(Fence { shard: row.integer(1)?, to: row.name(3), is_in_doubt })
+        let (shard, to) = (row.get(c"shard")?, row.find(c"to_node")?);
+        Ok((is_closed || is_in_doubt).then_some(Fence { shard, to, is_in_doubt }))
     })?;
-    // A server that has lost its name still knows which shards have left it.
+    // Without a node's name the map does not count, but shards that have left this server are still away.
     let moved = if here.is_empty() { relation(c"moved") } else { None };
-    let left = match moved {
-        Some(moved) => {
-            rows(moved, |row| Some(Fence { shard: row.integer(1)?, to: row.name(3), is_in_doubt: false }))?
-        }
+    let departed = match moved {
+        Some(moved) => rows(moved, |row| {
+            Ok(Fence { shard: row.get(c"shard")?, to: row.find(c"to_node")?, is_in_doubt: false })
+        })?,
         None => Vec::new(),
     };
     pauses::at("fences read");
     let assignments = rows(assignment, |row| {
-        Some(Assignment { first: row.integer(1)?, last: row.integer(2)?, node: row.name(3)? })
+        Ok(Assignment { first: row.get(c"first")?, last: row.get(c"last")?, node: row.get(c"node")? })
     })?;
-    let placement = Placement::new(
-        shards,
-        here,
-        version,
-        assignments.into_iter().flatten().collect(),
-        fences.into_iter().chain(left).flatten().collect(),
-    );
-    Ok(Some(Known { layout, prefix, placement }))
+    let fences = fences.into_iter().flatten().chain(departed).collect();
+    let placement = Placement::new(shards, here, version, assignments, fences);
+    Ok(Some(Cache { layout, prefix, placement }))
 }
 
-/// Called by the server when a relation has changed, or all may have.
-extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
-    if relation == pg_sys::Oid::INVALID || relation.to_u32() == RELATION.load(Ordering::Relaxed) {
-        KNOWS.store(NOTHING, Ordering::Relaxed);
+/// The server calls this when a relation has changed, with its OID, or with an invalid OID if any may have.
+extern "C-unwind" fn invalidate(_: pg_sys::Datum, relation: pg_sys::Oid) {
+    if relation == pg_sys::Oid::INVALID || relation.to_u32() == MAP_OID.load(Ordering::Relaxed) {
+        STATE.store(NOTHING, Ordering::Relaxed);
     }
 }

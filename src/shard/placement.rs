@@ -1,63 +1,63 @@
-//! Which shards' ids this server mints: those that the map has on its node, and no fence stops.
+//! Which shards this server mints ids of: those that the map assigns to its node and that are not fenced.
 
-/// Shards from `first` to `last`, inclusive, that the map has on a node.
+/// A range of shards that the map assigns to a node.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// The first of them.
+    /// The first shard.
     pub first: i32,
-    /// The last of them.
+    /// The last shard, included.
     pub last: i32,
     /// The name of the node.
     pub node: Vec<u8>,
 }
 
-/// A shard that nothing is written to here.
+/// A shard that nothing may be written to on this server.
 #[derive(Clone, Debug)]
 pub struct Fence {
     /// The shard.
     pub shard: i32,
-    /// The node that it moves to.
+    /// The node that the shard moves to, if it moves.
     pub to: Option<Vec<u8>>,
-    /// Whether it was open when this server was promoted, in a move that may have gone on without it.
+    /// Whether the shard was open when this server was promoted, in a move that may have gone on without this server.
     pub is_in_doubt: bool,
 }
 
 /// Where the shards of a database are.
 #[derive(Debug, Default)]
 pub struct Placement {
-    /// The name of this server's node; without one, all shards are here.
     here: Vec<u8>,
-    /// The version of the map.
     version: i64,
-    /// How many shards there are.
     shards: i32,
-    /// By their shards.
+    /// In the order of their shards.
     assignments: Vec<Assignment>,
-    /// By their shards, too.
+    /// In the order of their shards.
     fences: Vec<Fence>,
 }
 
 /// Why ids of a shard are not minted here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct NotHere {
     /// The shard.
     pub shard: i32,
-    /// Whether it is fenced here.
+    /// Whether the shard is fenced here.
     pub is_fenced: bool,
-    /// Whether the server was promoted while the shard moved.
+    /// Whether this server was promoted while the shard moved.
     pub is_in_doubt: bool,
-    /// The node that it moves to.
+    /// The node that the shard moves to.
     pub to: Option<Vec<u8>>,
-    /// The node that the map has it on.
+    /// The node that the map assigns the shard to.
     pub node: Option<Vec<u8>>,
-    /// This server's node.
+    /// This server's node; empty if it has no name.
     pub here: Vec<u8>,
     /// The version of the map.
     pub version: i64,
 }
 
 impl Placement {
-    /// The shards from 0 to `shards`, exclusive. With a map, a shard that it has on no node is not here either.
+    /// The placement of shards 0 to `shards` - 1, by version `version` of the map.
+    ///
+    /// `here` is the name of this server's node. If it is empty, or if there are no assignments, all shards are here but the
+    /// fenced ones. Otherwise a shard that no range contains is not here.
     #[must_use]
     pub fn new(
         shards: i32,
@@ -71,32 +71,33 @@ impl Placement {
         Self { here, version, shards, assignments, fences }
     }
 
-    /// Whether all are here.
+    /// Whether all shards are here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let is_shard = |fence: &Fence| (0..self.shards).contains(&fence.shard);
         !self.fences.iter().any(is_shard) && (!self.has_map() || self.own_shards() == i64::from(self.shards))
     }
 
-    /// Whether ids of a shard are minted here. Numbers that are no shard's are nobody's.
+    /// Whether ids of a shard are minted here. `true` for a number that no shard has, because the map says nothing about it.
     #[must_use]
     pub fn is_here(&self, shard: i32) -> bool {
-        let is_mapped_here = || !self.has_map() || self.on(shard).is_some_and(|on| on.node == self.here);
+        let is_mapped_here = || {
+            !self.has_map() || self.assignment(shard).is_some_and(|assignment| assignment.node == self.here)
+        };
         !(0..self.shards).contains(&shard) || self.fence(shard).is_none() && is_mapped_here()
     }
 
-    /// Without a name or without assignments, nothing is elsewhere.
     fn has_map(&self) -> bool {
         !self.here.is_empty() && !self.assignments.is_empty()
     }
 
-    /// How many shards the map has on this node.
+    /// How many shards the map assigns to this node.
     fn own_shards(&self) -> i64 {
         let length = |on: &Assignment| i64::from(on.last.min(self.shards - 1)) - i64::from(on.first) + 1;
         self.assignments.iter().filter(|on| on.node == self.here).map(|on| length(on).max(0)).sum()
     }
 
-    fn on(&self, shard: i32) -> Option<&Assignment> {
+    fn assignment(&self, shard: i32) -> Option<&Assignment> {
         let after = self.assignments.partition_point(|on| on.first <= shard);
         self.assignments[..after].last().filter(|on| shard <= on.last)
     }
@@ -105,37 +106,39 @@ impl Placement {
         self.fences.binary_search_by_key(&shard, |fence| fence.shard).ok().map(|at| &self.fences[at])
     }
 
-    /// Why a shard is not here, or would not be.
+    /// What an error says about a shard that is not here.
     #[must_use]
-    pub fn why(&self, shard: i32) -> Elsewhere {
-        let (fence, on) = (self.fence(shard), self.on(shard));
-        Elsewhere {
+    pub fn why_not_here(&self, shard: i32) -> NotHere {
+        let (fence, assignment) = (self.fence(shard), self.assignment(shard));
+        NotHere {
             shard,
             is_fenced: fence.is_some(),
             is_in_doubt: fence.is_some_and(|fence| fence.is_in_doubt),
             to: fence.and_then(|fence| fence.to.clone()),
-            node: on.map(|on| on.node.clone()),
+            node: assignment.map(|assignment| assignment.node.clone()),
             here: self.here.clone(),
             version: self.version,
         }
     }
 }
 
-/// The number of the shard whose schema this is, also when it has moved away; by the prefix of all.
+/// The shard that a schema belongs to, by the prefix of the shards' schemas. Returns `None` if it belongs to no shard.
+///
+/// The schema of shard 5 is `insta5`, or `insta5__moved` after the shard has moved away. Where that is longer than a name
+/// can be, it is `moved__5`. The SQL of moves renames schemas so.
 #[must_use]
 pub fn shard_of_schema(schema: &[u8], prefix: &[u8]) -> Option<i32> {
-    // As sql/moves.sql calls what has left.
-    const LONGEST: usize = 63;
+    const LONGEST_NAME: usize = 63;
     const MOVED: &[u8] = b"__moved";
     let own = schema.strip_suffix(MOVED).unwrap_or(schema);
-    let too_long = |digits: &[u8]| prefix.len() + digits.len() + MOVED.len() > LONGEST;
+    let is_too_long = |digits: &[u8]| prefix.len() + digits.len() + MOVED.len() > LONGEST_NAME;
     let digits = own
         .strip_prefix(prefix)
-        .or_else(|| schema.strip_prefix(b"moved__").filter(|&digits| too_long(digits)))?;
+        .or_else(|| schema.strip_prefix(b"moved__").filter(|&digits| is_too_long(digits)))?;
     number_of(digits)
 }
 
-/// The number of a shard as it is in names: neither a sign nor a zero before it.
+/// The shard's number from the digits in a name: without a sign, and without leading zeroes.
 fn number_of(digits: &[u8]) -> Option<i32> {
     let number: i32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == digits && number >= 0).then_some(number)

@@ -39,7 +39,7 @@ proptest! {
             let is_here = !is_shard || by_map && !fenced.contains(&shard);
             prop_assert_eq!(placement.is_here(shard), is_here, "shard {}", shard);
             all_here &= is_here;
-            let why = placement.why(shard);
+            let why = placement.why_not_here(shard);
             prop_assert_eq!((why.node.as_ref(), why.is_fenced, why.version), (on, fenced.contains(&shard), 7));
         }
         prop_assert_eq!(placement.is_complete(), all_here);

@@ -301,7 +301,15 @@ fn tables_that_were_altered() {
         (error.code().code(), error.message()),
         ("55000", "table insta_ids_internal.fence is not as the extension made it")
     );
-    client.batch_execute("ALTER TABLE insta_ids_internal.fence ALTER to_node TYPE name").unwrap();
+    client.batch_execute("ALTER TABLE insta_ids_internal.fence DROP to_node").unwrap();
+    let error = refused(&mut other, "SELECT next_id(5, 's')");
+    assert_eq!(error.detail(), Some("Column \"to_node\" is missing, has another type, or holds a NULL."));
+    // The column is found by its name, wherever it is.
+    client.batch_execute("ALTER TABLE insta_ids_internal.fence ADD to_node name").unwrap();
+    client.batch_execute("UPDATE insta_ids_internal.fence SET to_node = 'b'").unwrap();
+    let error = refused(&mut other, "SELECT next_id(50, 's')");
+    assert_eq!(error.message(), "shard 50 is fenced");
+    assert!(error.detail().is_some_and(|detail| detail.starts_with("It moves to node \"b\".")), "{error:?}");
     other.batch_execute("SELECT next_id(5, 's')").unwrap();
 }
 
