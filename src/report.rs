@@ -6,7 +6,7 @@ use pgrx::prelude::*;
 use crate::id::{
     self, InvalidLayout, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable,
 };
-use crate::mint::Refusal;
+use crate::mint::MintError;
 use crate::pg::catalog::Altered;
 use crate::pg::lease::NoLease;
 use crate::pg::locks::NotLocked;
@@ -42,7 +42,7 @@ macro_rules! fails_with {
     };
 }
 
-fails_with!(id::Error NoSuchRelation Unavailable NoLease Refusal NotMinted);
+fails_with!(id::Error NoSuchRelation Unavailable NoLease MintError NotMinted);
 
 /// A count of ids below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
@@ -174,13 +174,13 @@ impl From<NoLease> for ErrorReport {
     }
 }
 
-impl From<Refusal> for ErrorReport {
-    fn from(refusal: Refusal) -> Self {
+impl From<MintError> for ErrorReport {
+    fn from(refusal: MintError) -> Self {
         let not_now = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         let full = PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED;
         match refusal {
-            Refusal::Id(error) => error.into(),
-            Refusal::ClockBehind { time, clock } => report(
+            MintError::Id(error) => error.into(),
+            MintError::ClockBehind { time, clock } => report(
                 not_now,
                 format!("clock is {} behind the time of ids", duration(time.get() - clock.get())),
             )
@@ -191,7 +191,7 @@ impl From<Refusal> for ErrorReport {
                 duration(settings::clock_tolerance_ms())
             ))
             .set_hint(CLOCK_HINT),
-            Refusal::LeaseAhead { until, clock } => report(
+            MintError::LeaseAhead { until, clock } => report(
                 not_now,
                 format!("clock is {} behind the lease of this database", duration(until.get() - clock.get())),
             )
@@ -202,7 +202,7 @@ impl From<Refusal> for ErrorReport {
                 duration(settings::clock_tolerance_ms())
             ))
             .set_hint(CLOCK_HINT),
-            Refusal::TooFarAhead { until, clock } => report(
+            MintError::TooFarAhead { until, clock } => report(
                 PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
                 format!("time {} is too far ahead of the clock", timestamp_of(until)),
             )
@@ -211,11 +211,11 @@ impl From<Refusal> for ErrorReport {
                 timestamp_of(clock),
                 duration(settings::clock_tolerance_ms())
             )),
-            Refusal::RecordGone => NoLease.into(),
-            Refusal::TooManyLeases => report(full, "too many databases mint ids at once")
+            MintError::LeaseGone => NoLease.into(),
+            MintError::TooManyLeases => report(full, "too many databases mint ids at once")
                 .set_detail("Each database that mints holds a lease in shared memory, for which there is room for 1024.")
                 .set_hint("Try again in some seconds."),
-            Refusal::TooManyResets => report(full, "clock was reset too often")
+            MintError::TooManyResets => report(full, "clock was reset too often")
                 .set_detail("It can be reset 4094 times while the server runs.")
                 .set_hint("Restart the server."),
         }
@@ -266,7 +266,7 @@ pub(crate) fn no_writer_slot() -> ErrorReport {
     .set_detail(format!(
         "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two up to {} that is greater.",
         readable(settings::writer_slot().as_bytes()),
-        WriterSlot::MOST
+        WriterSlot::MAX_SLOTS
     ))
     .set_hint("Set it in postgresql.conf, and restart the server.")
 }

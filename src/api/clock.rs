@@ -1,4 +1,4 @@
-//! Clock and figures. Their SQL is in sql/clock.sql, as they live in the schema of administration.
+//! Clock and statistics. Their SQL is in sql/clock.sql, as they live in the schema of administration.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
@@ -73,15 +73,15 @@ fn stat_get_ids() -> Result<
     >,
     ErrorReport,
 > {
-    let figures = shared::attach()?.stats.0.figures();
+    let statistics = shared::attach()?.stats.0.statistics();
     Ok(TableIterator::once((
-        figures.minted.cast_signed(),
-        figures.pushed.cast_signed(),
-        figures.waits.cast_signed(),
-        Interval::from_micros(figures.waited_us),
-        figures.step_backs.cast_signed(),
-        Interval::from_micros(figures.largest_step_back_us),
-        timestamp_of(figures.since),
+        statistics.minted.cast_signed(),
+        statistics.pushed.cast_signed(),
+        statistics.waits.cast_signed(),
+        Interval::from_micros(statistics.waited_us),
+        statistics.step_backs.cast_signed(),
+        Interval::from_micros(statistics.largest_step_back_us),
+        timestamp_of(statistics.since),
     )))
 }
 

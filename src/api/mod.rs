@@ -12,7 +12,7 @@ mod shards;
 mod tickets;
 mod version;
 
-use crate::mint::{Mint, Refusal};
+use crate::mint::{Mint, MintError};
 use crate::pg::clock::ServerClock;
 use crate::pg::lease::LeaseSequence;
 use crate::pg::shared::Shared;
@@ -23,24 +23,24 @@ use crate::report::Failure;
 /// lease of the session's database.
 fn with_mint<T>(
     server: &Shared,
-    act: impl Fn(&Mint<'_, ServerClock, LeaseSequence>) -> Result<T, Refusal>,
+    act: impl Fn(&Mint<'_, ServerClock, LeaseSequence>) -> Result<T, MintError>,
 ) -> Result<T, Failure> {
     loop {
-        let record = LeaseSequence::find()?;
+        let store = LeaseSequence::find()?;
         let mint = Mint {
             clock: &ServerClock,
             time: &server.time.0,
             leases: &server.leases.0,
             stats: &server.stats.0,
-            database: record.key(),
-            record: &record,
+            database: store.key(),
+            store: &store,
             session: session::number(),
             max_ahead_ms: settings::max_ahead_ms(),
             tolerance_ms: settings::clock_tolerance_ms(),
         };
         match act(&mint) {
             // The extension was dropped and made anew while this session waited.
-            Err(Refusal::RecordGone) => {}
+            Err(MintError::LeaseGone) => {}
             done => return Ok(done?),
         }
     }

@@ -157,9 +157,9 @@ fn unit_ms(value: &str) -> Result<i64, TextError> {
 /// Of more, the first ones: cut off and escaped, so that no character is broken, and nothing long is copied.
 #[must_use]
 pub fn readable(text: &[u8]) -> String {
-    const MOST: usize = 60;
-    if text.len() > MOST {
-        return format!("{}...", text[..MOST].escape_ascii());
+    const LONGEST: usize = 60;
+    if text.len() > LONGEST {
+        return format!("{}...", text[..LONGEST].escape_ascii());
     }
     std::str::from_utf8(text).map_or_else(|_| text.escape_ascii().to_string(), str::to_owned)
 }

@@ -30,12 +30,12 @@ impl WriterSlot {
     pub const ALONE: Self = Self { number: 0, bits: 0 };
 
     /// The most slots that there can be.
-    pub const MOST: u32 = 1 << 16;
+    pub const MAX_SLOTS: u32 = 1 << 16;
 
-    /// The slot of this number, from 0, of so many: a power of two up to [`WriterSlot::MOST`].
+    /// The slot of this number, from 0, of so many: a power of two up to [`WriterSlot::MAX_SLOTS`].
     #[must_use]
     pub const fn new(number: u32, slots: u32) -> Option<Self> {
-        if slots.is_power_of_two() && slots <= Self::MOST && number < slots {
+        if slots.is_power_of_two() && slots <= Self::MAX_SLOTS && number < slots {
             Some(Self { number, bits: slots.trailing_zeros() })
         } else {
             None

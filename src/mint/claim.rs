@@ -1,7 +1,7 @@
 //! The mint loop: finds the millisecond of an id and claims it.
 
 use super::time::Now;
-use super::{LeaseKey, Leases, Reading, Record, SharedTime, Slot, Stamp, Stats};
+use super::{LeaseKey, LeaseStore, Leases, Reading, SharedTime, Slot, Stamp, Stats};
 use crate::id::{self, Id, Layout, Millis, Seq, Shard, Times};
 
 /// The clocks that ids are minted by, and the way to let them go on.
@@ -17,7 +17,7 @@ pub trait Clock {
     fn wait(&self, ms: i64);
 
     /// Is told what should be known of the clock.
-    fn tell(&self, event: Event);
+    fn notify(&self, event: Event);
 }
 
 /// What an operator should know of the clock.
@@ -38,7 +38,7 @@ pub enum Event {
 
 /// Why no id is minted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum MintError {
     /// The clock is outside what ids can hold.
     Id(id::Error),
     /// The clock is further behind the server's time than is tolerated.
@@ -62,26 +62,26 @@ pub enum Refusal {
         /// The clock.
         clock: Millis,
     },
-    /// The record of the database's lease is gone; there may be a new one.
-    RecordGone,
+    /// The store of the database's lease is gone; there may be a new one.
+    LeaseGone,
     /// More databases mint at once than there is room for.
     TooManyLeases,
     /// The server's time was reset more often than can be told apart.
     TooManyResets,
 }
 
-impl From<id::Error> for Refusal {
+impl From<id::Error> for MintError {
     fn from(error: id::Error) -> Self {
         Self::Id(error)
     }
 }
 
 /// What all ids of a session are minted by.
-pub struct Mint<'a, C, R> {
+pub struct Mint<'a, C, S> {
     /// The server's clocks.
     pub clock: &'a C,
     /// Where the database's lease is written down.
-    pub record: &'a R,
+    pub store: &'a S,
     /// The server's time for ids.
     pub time: &'a SharedTime,
     /// The leases of the server's databases.
@@ -92,7 +92,7 @@ pub struct Mint<'a, C, R> {
     pub database: LeaseKey,
     /// The session's number, by which it counts; no other has it at the same time.
     pub session: usize,
-    /// How far an id's time may be ahead of the server's, in milliseconds: 0 to [`super::MOST_AHEAD_MS`].
+    /// How far an id's time may be ahead of the server's, in milliseconds: 0 to [`super::MAX_AHEAD_MS`].
     pub max_ahead_ms: i64,
     /// How far the clock may be behind the server's time, in milliseconds, not negative.
     pub tolerance_ms: i64,
@@ -107,7 +107,7 @@ pub struct Minted {
     pub until: Stamp,
 }
 
-impl<C: Clock, R: Record> Mint<'_, C, R> {
+impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
     /// Claims the next id of a residue, not before `earliest`.
     ///
     /// With R the server's time and D `max_ahead_ms`, each id claimed is of the unit of time that holds R, or of
@@ -117,7 +117,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// before it waits: a session that is stopped meanwhile leaves no mark.
     ///
     /// # Errors
-    /// [`Refusal`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
+    /// [`MintError`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
     /// lease, 55000 else.
     pub fn claim(
         &self,
@@ -126,7 +126,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         earliest: Stamp,
         shard: Shard,
         seq: Seq,
-    ) -> Result<Minted, Refusal> {
+    ) -> Result<Minted, MintError> {
         let layout = layout.into();
         let times = layout.times();
         let rest_ms = i64::from(layout.fields().unit_ms) - 1;
@@ -165,16 +165,16 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     }
 
     /// The server's time, after a look at the clock.
-    pub(super) fn now(&self, times: Times) -> Result<Now, Refusal> {
+    pub(super) fn now(&self, times: Times) -> Result<Now, MintError> {
         let now = self.time.now(self.clock, times)?;
         if let Some(us) = now.stepped_back_us {
             self.stats.stepped_back(us);
-            self.clock.tell(Event::SteppedBack { us });
+            self.clock.notify(Event::SteppedBack { us });
         }
         if let Some(reading) = now.behind {
             let (time, clock) = (now.stamp.at(), reading.system());
-            if time.get() - clock.get() > self.most_behind_ms() {
-                return Err(Refusal::ClockBehind { time, clock });
+            if time.get() - clock.get() > self.max_behind_ms() {
+                return Err(MintError::ClockBehind { time, clock });
             }
         }
         Ok(now)

@@ -11,13 +11,13 @@
 //! least the shared time it was claimed under.
 
 use super::atomic::{AtomicU64, Ordering};
-use super::{MOST_AHEAD_MS, Stamp};
+use super::{MAX_AHEAD_MS, Stamp};
 use crate::id::hash::{GOLDEN, mix};
 use crate::id::{Layout, Millis, Seq, Shard};
 
 /// Of so many bits' residues each has a slot of its own; beyond, they share them. More than are used up in a
 /// millisecond.
-const MOST_BITS: u32 = 16;
+const MAX_BITS: u32 = 16;
 
 /// A stretch of the guard, for layouts of similar units.
 ///
@@ -50,7 +50,7 @@ impl Guard {
     #[must_use]
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
         let Stretch { grain, slots, .. } = Stretch::of(layout);
-        let bits = layout.fields().seq_bits.min(MOST_BITS);
+        let bits = layout.fields().seq_bits.min(MAX_BITS);
         // Anywhere: if all began at multiples of their number of residues, many would share the slots of their
         // first values.
         let place = key.place(slots.len()) + (seq.get() & ((1 << bits) - 1)) as usize;
@@ -89,7 +89,7 @@ impl<'a> Slot<'a> {
 
     /// In which milliseconds the residue was used, by what was read before `now`, the server's time.
     pub(super) fn used(self, read: u64, now: Millis) -> Used {
-        Used::new(read, self.grain(now.plus(MOST_AHEAD_MS.into())))
+        Used::new(read, self.grain(now.plus(MAX_AHEAD_MS.into())))
     }
 
     /// The beginning of the first unit of time from the one of `earliest` on in which the residue is free, as
@@ -193,7 +193,7 @@ impl Used {
     }
 }
 
-const _: () = assert!(Used::BEFORE == 16 && (Stamp::MOST_RESETS + 1) >> (u64::BITS - 16 - Used::LAST) == 0);
+const _: () = assert!(Used::BEFORE == 16 && (Stamp::MAX_RESETS + 1) >> (u64::BITS - 16 - Used::LAST) == 0);
 
 /// The identity of a sequence, shard and layout in a server, hashed to 64 bits.
 ///

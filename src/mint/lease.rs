@@ -6,7 +6,7 @@
 //! early enough that nobody waits for it.
 
 use super::atomic::{AtomicU64, Ordering};
-use super::{Clock, Event, MOST_AHEAD_MS, Mint, Refusal, Stamp};
+use super::{Clock, Event, MAX_AHEAD_MS, Mint, MintError, Stamp};
 use crate::id::hash::GOLDEN;
 use crate::id::{Layout, Millis, Times};
 
@@ -19,15 +19,15 @@ const EARLY_MS: i64 = 500;
 
 // A lease that was just written covers all that may be asked for in milliseconds, and need not be renewed
 // early at once.
-const _: () = assert!(LEASE_MS - EARLY_MS >= MOST_AHEAD_MS as i64);
+const _: () = assert!(LEASE_MS - EARLY_MS >= MAX_AHEAD_MS as i64);
 
 /// Who finds that somebody set about renewing less than this ago leaves it to them, in milliseconds.
 const TURN_MS: i64 = 100;
 
 /// Where a database's lease is written down.
-pub trait Record {
-    /// Makes this session the only one that may write; without `patience`, only if no other is.
-    fn lock(&self, patience: bool) -> Lock;
+pub trait LeaseStore {
+    /// Makes this session the only one that may write; without `wait`, only if no other is.
+    fn lock(&self, wait: bool) -> Lock;
 
     /// Lets others write again.
     fn unlock(&self);
@@ -39,26 +39,26 @@ pub trait Record {
     fn write(&self, until: Millis);
 }
 
-/// How it went to lock a [`Record`].
+/// How it went to lock a [`LeaseStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// This session has it.
     Held,
     /// Another session has it.
     Busy,
-    /// There is no such record any more.
+    /// There is no such store any more.
     Gone,
 }
 
-/// The identity of a database's lease: the OIDs of the database and of its record. Not all zeroes.
+/// The identity of a database's lease: the OIDs of the database and of its store. Not all zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseKey(u64);
 
 impl LeaseKey {
-    /// The key of a database and its record, by their OIDs.
+    /// The key of a database and its store, by their OIDs.
     #[must_use]
-    pub fn new(database: u32, record: u32) -> Self {
-        Self(u64::from(database) << 32 | u64::from(record))
+    pub fn new(database: u32, store: u32) -> Self {
+        Self(u64::from(database) << 32 | u64::from(store))
     }
 
     /// Where to begin to look; OIDs of databases made in a row begin in different places.
@@ -112,7 +112,7 @@ impl Leases {
                 .is_ok()
     }
 
-    /// Publishes what was written down. Called by who holds the record's lock. Whether there was room.
+    /// Publishes what was written down. Called by who holds the store's lock. Whether there was room.
     fn publish(&self, key: LeaseKey, until: Stamp, now: Stamp) -> bool {
         loop {
             if let Some((entry, seen)) = self.find(key) {
@@ -181,7 +181,7 @@ impl Entry {
     }
 }
 
-impl<C: Clock, R: Record> Mint<'_, C, R> {
+impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
     /// Whether the lease that was read covers a millisecond, which has to come before its end; if not, it does
     /// now, or the caller must look again.
     pub(super) fn leased(
@@ -190,11 +190,11 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         wanted: Stamp,
         now: Stamp,
         layout: Layout,
-    ) -> Result<bool, Refusal> {
-        let renew = |patience| {
+    ) -> Result<bool, MintError> {
+        let renew = |wait| {
             // With the next unit, so that nobody waits when that begins.
             let wanted = wanted.at().plus(layout.fields().unit_ms.into());
-            self.renew(patience, Renewal::Of { lease, wanted }, layout.times())
+            self.renew(wait, Renewal::Of { lease, wanted }, layout.times())
         };
         if lease <= wanted {
             renew(true)?;
@@ -212,11 +212,11 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// returns, no crash can undo it.
     ///
     /// # Errors
-    /// [`Refusal::TooFarAhead`] beyond the tolerance, else as [`Mint::claim`].
-    pub fn advance(&self, until: Millis) -> Result<(), Refusal> {
+    /// [`MintError::TooFarAhead`] beyond the tolerance, else as [`Mint::claim`].
+    pub fn advance(&self, until: Millis) -> Result<(), MintError> {
         let clock = self.clock.now();
         if until > clock.plus(self.tolerance_ms) {
-            return Err(Refusal::TooFarAhead { until, clock });
+            return Err(MintError::TooFarAhead { until, clock });
         }
         self.renew(true, Renewal::From(until), Times::ALL)
     }
@@ -226,18 +226,18 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     /// those from there on can come again.
     ///
     /// # Errors
-    /// [`Refusal::TooManyResets`], [`Refusal::TooManyLeases`], [`Refusal::RecordGone`].
-    pub fn reset(&self) -> Result<Millis, Refusal> {
-        if self.record.lock(true) != Lock::Held {
-            return Err(Refusal::RecordGone);
+    /// [`MintError::TooManyResets`], [`MintError::TooManyLeases`], [`MintError::LeaseGone`].
+    pub fn reset(&self) -> Result<Millis, MintError> {
+        if self.store.lock(true) != Lock::Held {
+            return Err(MintError::LeaseGone);
         }
         let done = self.reset_locked();
-        self.record.unlock();
+        self.store.unlock();
         done
     }
 
-    fn reset_locked(&self) -> Result<Millis, Refusal> {
-        let (held, written) = (self.leases.until(self.database), self.record.read());
+    fn reset_locked(&self) -> Result<Millis, MintError> {
+        let (held, written) = (self.leases.until(self.database), self.store.read());
         let (now, clock) = (self.time.stamp(), self.clock.both());
         let known = held.generation() == now.generation() && written <= held.at();
         if known && now.at() <= clock.system() {
@@ -245,7 +245,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
             return Ok(now.at());
         }
         let new = if now.at() > clock.system() {
-            self.time.reset(clock).ok_or(Refusal::TooManyResets)?
+            self.time.reset(clock).ok_or(MintError::TooManyResets)?
         } else {
             now
         };
@@ -253,19 +253,19 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
         Ok(written.max(now.at().plus(self.max_ahead_ms)))
     }
 
-    fn renew(&self, patience: bool, renewal: Renewal, times: Times) -> Result<(), Refusal> {
-        match self.record.lock(patience) {
+    fn renew(&self, wait: bool, renewal: Renewal, times: Times) -> Result<(), MintError> {
+        match self.store.lock(wait) {
             Lock::Held => {}
             // Somebody else is at it, and the lease still holds.
             Lock::Busy => return Ok(()),
-            Lock::Gone => return Err(Refusal::RecordGone),
+            Lock::Gone => return Err(MintError::LeaseGone),
         }
         let done = self.renew_locked(renewal, times);
-        self.record.unlock();
+        self.store.unlock();
         done
     }
 
-    fn renew_locked(&self, renewal: Renewal, times: Times) -> Result<(), Refusal> {
+    fn renew_locked(&self, renewal: Renewal, times: Times) -> Result<(), MintError> {
         loop {
             let held = self.leases.until(self.database);
             let now = self.now(times)?.stamp;
@@ -274,7 +274,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
                 return Ok(());
             }
             // Read, not remembered: who wrote blindly after a pause would put the lease back.
-            let mut written = self.record.read();
+            let mut written = self.store.read();
             if written > held.at() {
                 self.adopt(written, now)?;
             } else if held.generation() < now.generation() {
@@ -303,7 +303,7 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
                         // Ids of a long unit reach further; its lease covers them.
                         until = until.max(before.at());
                     }
-                    self.record.write(until);
+                    self.store.write(until);
                     Ok(())
                 }
             };
@@ -311,32 +311,32 @@ impl<C: Clock, R: Record> Mint<'_, C, R> {
     }
 
     /// Takes what was written by a server before this one, or by a restore, for used.
-    fn adopt(&self, written: Millis, now: Stamp) -> Result<(), Refusal> {
+    fn adopt(&self, written: Millis, now: Stamp) -> Result<(), MintError> {
         let clock = self.clock.now();
         let behind_ms = written.get() - clock.get();
-        if behind_ms > self.most_behind_ms() {
-            return Err(Refusal::LeaseAhead { until: written, clock });
+        if behind_ms > self.max_behind_ms() {
+            return Err(MintError::LeaseAhead { until: written, clock });
         }
         if behind_ms > LEASE_MS && written > now.at() {
-            self.clock.tell(Event::StartedBehind { ms: behind_ms });
+            self.clock.notify(Event::StartedBehind { ms: behind_ms });
         }
         self.time.raise_to(written, self.clock);
         Ok(())
     }
 
-    /// Writes and publishes a lease from `now` on. The caller holds the record's lock.
-    fn write(&self, now: Stamp) -> Result<(), Refusal> {
+    /// Writes and publishes a lease from `now` on. The caller holds the store's lock.
+    fn write(&self, now: Stamp) -> Result<(), MintError> {
         // Before it is written: what is written and not published is adopted by the next to come.
         if !self.leases.has_room(self.database, now) {
-            return Err(Refusal::TooManyLeases);
+            return Err(MintError::TooManyLeases);
         }
         let until = now.with(now.at().plus(LEASE_MS));
-        self.record.write(until.at());
-        if self.leases.publish(self.database, until, now) { Ok(()) } else { Err(Refusal::TooManyLeases) }
+        self.store.write(until.at());
+        if self.leases.publish(self.database, until, now) { Ok(()) } else { Err(MintError::TooManyLeases) }
     }
 
     /// How far the clock may be behind the server's time, which can be a lease ahead of the last id.
-    pub(super) fn most_behind_ms(&self) -> i64 {
+    pub(super) fn max_behind_ms(&self) -> i64 {
         self.tolerance_ms + LEASE_MS
     }
 }

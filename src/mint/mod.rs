@@ -20,15 +20,15 @@ mod session;
 mod stats;
 mod time;
 
-pub use claim::{Clock, Event, Mint, Minted, Refusal};
+pub use claim::{Clock, Event, Mint, MintError, Minted};
 pub use guard::{Guard, Key, Slot};
-pub use lease::{LEASE_MS, LeaseKey, Leases, Lock, Record};
+pub use lease::{LEASE_MS, LeaseKey, LeaseStore, Leases, Lock};
 pub use session::{Last, SessionOrder};
-pub use stats::{Figures, Stats};
+pub use stats::{Statistics, Stats};
 pub use time::{Reading, SharedTime, Stamp};
 
 /// The most that ids may be allowed to run ahead of the server's time, in milliseconds.
-pub const MOST_AHEAD_MS: i32 = 1000;
+pub const MAX_AHEAD_MS: i32 = 1000;
 
 /// How many databases can hold a lease at once.
 const LEASES: usize = 1024;

@@ -32,7 +32,7 @@ struct Stripe {
 
 /// The counters at one moment, since they were reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
+pub struct Statistics {
     /// Ids minted.
     pub minted: u64,
     /// Of these, how many took a later millisecond, as another id had used theirs.
@@ -67,11 +67,11 @@ impl Default for Stats {
 impl Stats {
     /// The counters now. Those of sessions that mint meanwhile may be counted, or not.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn statistics(&self) -> Statistics {
         let since = |counter: fn(&Stripe) -> &AtomicU64| {
             self.total(counter).saturating_sub(counter(&self.before).load(Ordering::Relaxed))
         };
-        Figures {
+        Statistics {
             minted: since(|stripe| &stripe.minted),
             pushed: since(|stripe| &stripe.pushed),
             waits: self.waits.load(Ordering::Relaxed),

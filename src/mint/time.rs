@@ -20,7 +20,7 @@ impl Stamp {
     const AT: u64 = (1 << Self::AT_BITS) - 1;
 
     /// How often the server's time can be reset: a slot of the guard has 12 bits for the generation, counted from 1.
-    pub(super) const MOST_RESETS: u64 = (1 << 12) - 2;
+    pub(super) const MAX_RESETS: u64 = (1 << 12) - 2;
 
     /// The millisecond.
     #[must_use]
@@ -44,10 +44,10 @@ impl Stamp {
         self.0 >> Self::AT_BITS
     }
 
-    /// The millisecond `at` of the next generation; `None` after [`Stamp::MOST_RESETS`].
+    /// The millisecond `at` of the next generation; `None` after [`Stamp::MAX_RESETS`].
     fn next(self, at: Millis) -> Option<Self> {
         let generation = self.generation() + 1;
-        (generation <= Self::MOST_RESETS).then(|| Self(generation << Self::AT_BITS).with(at))
+        (generation <= Self::MAX_RESETS).then(|| Self(generation << Self::AT_BITS).with(at))
     }
 
     pub(super) const fn bits(self) -> u64 {

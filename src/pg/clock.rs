@@ -79,7 +79,7 @@ impl Clock for ServerClock {
         pgrx::check_for_interrupts!();
     }
 
-    fn tell(&self, event: Event) {
+    fn notify(&self, event: Event) {
         log::clock_event(event);
     }
 }

@@ -1,7 +1,8 @@
-//! Where a database's lease is written down: in a sequence that belongs to the extension.
+//! Where a database's lease is stored: in the sequence `insta_ids_internal.lease`.
 //!
-//! A sequence, as it is written to WAL at once and outside of transactions, follows to standbys and
-//! backups, and is dumped with its value. `setval` writes it, never `nextval`: `lastval()` is the user's.
+//! It is a sequence because the server writes a sequence to the WAL at once and outside of transactions. So the lease reaches
+//! standbys and backups, and `pg_dump` keeps its value. It is written by `setval`, because `nextval` would change the user's
+//! `lastval()`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -12,63 +13,70 @@ use super::owner::as_superuser;
 use super::pauses;
 use super::session::database;
 use crate::id::Millis;
-use crate::mint::{LeaseKey, Lock, Record};
+use crate::mint::{LeaseKey, LeaseStore, Lock};
 
-/// The lock of who writes. It conflicts with itself, and with no reader or `nextval`.
+/// The lock of the session that writes. It conflicts with itself, but with no reader and no `nextval`.
 const WRITE: u32 = pg_sys::ShareUpdateExclusiveLock;
 
-/// The sequence in which the lease of this session's database is written down.
+/// The sequence that stores the lease of this session's database.
 pub(crate) struct LeaseSequence(pg_sys::Oid);
 
-/// The database has no such sequence: a superuser has taken it from the extension.
+/// The database has no such sequence, because a superuser has removed it from the extension.
 pub(crate) struct NoLease;
 
-/// The sequence's OID, as this session knows it; 0 when it has to be looked up.
-static KNOWN: AtomicU32 = AtomicU32::new(0);
+/// The sequence's OID as this session knows it, or 0 if it must be looked up.
+static OID: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this session is told of changes to relations.
+/// Whether [`forget`] is registered in this session.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 impl LeaseSequence {
-    /// The sequence of this session's database. Looked up once, and again after the extension was made anew.
+    /// The sequence of this session's database. Looks it up at the first call, and after it has changed.
+    ///
+    /// # Errors
+    /// [`NoLease`].
     pub(crate) fn find() -> Result<Self, NoLease> {
-        match KNOWN.load(Ordering::Relaxed) {
+        match OID.load(Ordering::Relaxed) {
             0 => Self::look_up(),
-            known => Ok(Self(known.into())),
+            oid => Ok(Self(oid.into())),
         }
     }
 
     fn look_up() -> Result<Self, NoLease> {
         notify_of_changes(&REGISTERED, forget);
         let oid = relation(c"lease").ok_or(NoLease)?;
-        KNOWN.store(oid.to_u32(), Ordering::Relaxed);
+        OID.store(oid.to_u32(), Ordering::Relaxed);
         Ok(Self(oid))
     }
 
-    /// Its name among the leases of the server.
+    /// What identifies the lease in shared memory.
     pub(crate) fn key(&self) -> LeaseKey {
         LeaseKey::new(database(), self.0.to_u32())
     }
 
-    /// What was written last, also by a server that this one is a standby of; `None` when nothing was yet.
+    /// The lease that was written last, by this server or by the primary of a standby. Returns `None` if none was written.
+    /// Locks the sequence in ACCESS SHARE mode until the transaction ends.
+    ///
+    /// # Errors
+    /// [`NoLease`].
     pub(crate) fn last() -> Result<Option<Millis>, NoLease> {
         loop {
-            let this = Self::find()?;
-            // SAFETY: as in `lock`.
-            unsafe { pg_sys::LockRelationOid(this.0, pg_sys::AccessShareLock.cast_signed()) };
-            if this.is_there() {
-                return Ok(this.value());
+            let sequence = Self::find()?;
+            // SAFETY: locks any OID. An error while waiting comes back as an unwind.
+            unsafe { pg_sys::LockRelationOid(sequence.0, pg_sys::AccessShareLock.cast_signed()) };
+            if sequence.is_current() {
+                return Ok(sequence.value());
             }
         }
     }
 
-    /// Whether it still is the lease, after a lock on it: it may have been dropped before.
-    fn is_there(&self) -> bool {
-        let there = relation(c"lease") == Some(self.0);
-        if !there {
-            KNOWN.store(0, Ordering::Relaxed);
+    /// Whether this is still the extension's sequence. Called after a lock: the sequence may have been dropped before.
+    fn is_current(&self) -> bool {
+        let is_current = relation(c"lease") == Some(self.0);
+        if !is_current {
+            OID.store(0, Ordering::Relaxed);
         }
-        there
+        is_current
     }
 
     fn value(&self) -> Option<Millis> {
@@ -82,28 +90,29 @@ impl LeaseSequence {
     }
 }
 
-impl Record for LeaseSequence {
-    /// The first lock keeps the sequence from being dropped, and is held to the transaction's end, as `nextval`
-    /// and `setval` do. The second is the one that only one session has.
-    fn lock(&self, patience: bool) -> Lock {
+impl LeaseStore for LeaseSequence {
+    /// Takes two locks. The first one keeps the sequence from being dropped; like `nextval` and `setval`, this holds it until
+    /// the transaction ends. The second one excludes other writers.
+    fn lock(&self, wait: bool) -> Lock {
         pgrx::check_for_interrupts!();
         let [keep, write] = [pg_sys::RowExclusiveLock, WRITE].map(u32::cast_signed);
-        // SAFETY: locks take any OID; an error or a cancel while waiting comes back as an unwind, and the end
-        // of the transaction releases what was locked.
-        let locked = unsafe {
-            if patience {
+        // SAFETY: locks any OID. An error while waiting comes back as an unwind, and the end of the transaction releases
+        // both locks.
+        let is_locked = unsafe {
+            if wait {
                 pg_sys::LockRelationOid(self.0, keep);
                 pg_sys::LockRelationOid(self.0, write);
-            }
-            patience
-                || pg_sys::ConditionalLockRelationOid(self.0, keep)
+                true
+            } else {
+                pg_sys::ConditionalLockRelationOid(self.0, keep)
                     && pg_sys::ConditionalLockRelationOid(self.0, write)
+            }
         };
-        if !locked {
+        if !is_locked {
             return Lock::Busy;
         }
         pauses::at("locked");
-        if self.is_there() {
+        if self.is_current() {
             return Lock::Held;
         }
         self.unlock();
@@ -112,7 +121,7 @@ impl Record for LeaseSequence {
 
     fn unlock(&self) {
         pauses::at("before unlocking");
-        // SAFETY: called by who has the lock.
+        // SAFETY: the caller holds the lock.
         unsafe { pg_sys::UnlockRelationOid(self.0, WRITE.cast_signed()) };
     }
 
@@ -126,7 +135,7 @@ impl Record for LeaseSequence {
         pauses::at("before writing");
         as_superuser(|| {
             let arguments = [Some(self.0.into()), Some(until.get().into())];
-            // SAFETY: takes the OID of a sequence and a value. The WAL position is this process's own.
+            // SAFETY: takes the OID of a sequence and a value. The position in the WAL is this process's own.
             unsafe {
                 pgrx::direct_function_call::<i64>(pg_sys::setval_oid, &arguments);
                 pauses::at("written");
@@ -137,9 +146,9 @@ impl Record for LeaseSequence {
     }
 }
 
-/// Called by the server when a relation has changed, or all may have.
+/// The server calls this when a relation has changed, with its OID, or with an invalid OID if any may have.
 extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
-    if relation == pg_sys::Oid::INVALID || relation.to_u32() == KNOWN.load(Ordering::Relaxed) {
-        KNOWN.store(0, Ordering::Relaxed);
+    if relation == pg_sys::Oid::INVALID || relation.to_u32() == OID.load(Ordering::Relaxed) {
+        OID.store(0, Ordering::Relaxed);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn define() {
         c"A sequence that is asked for more than 1024 ids in a millisecond takes them from the next milliseconds, this many at most, and then waits.",
         &MAX_AHEAD_MS,
         0,
-        mint::MOST_AHEAD_MS,
+        mint::MAX_AHEAD_MS,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );

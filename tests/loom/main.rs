@@ -13,7 +13,7 @@ mod mint;
 
 use id::{Fields, Id, Layout, Millis, Seq, Shard};
 use mint::{
-    Clock, Event, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, SharedTime, Slot, Stamp, Stats,
+    Clock, Event, LEASE_MS, LeaseKey, LeaseStore, Leases, Lock, Mint, Reading, SharedTime, Slot, Stamp, Stats,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -36,7 +36,7 @@ impl Clock for At {
         unreachable!("there is room ahead");
     }
 
-    fn tell(&self, _: Event) {}
+    fn notify(&self, _: Event) {}
 }
 
 /// What is written down, and the lock of who writes.
@@ -45,10 +45,10 @@ struct Paper {
     held: AtomicBool,
 }
 
-impl Record for Paper {
-    fn lock(&self, patience: bool) -> Lock {
+impl LeaseStore for Paper {
+    fn lock(&self, wait: bool) -> Lock {
         while self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            if !patience {
+            if !wait {
                 return Lock::Busy;
             }
             thread::yield_now();
@@ -88,7 +88,7 @@ impl Server {
     fn with<'a>(&'a self, clock: &'a At) -> Mint<'a, At, Paper> {
         Mint {
             clock,
-            record: &self.paper,
+            store: &self.paper,
             time: &self.time,
             leases: &self.leases,
             stats: &Stats,
@@ -254,7 +254,7 @@ fn leases_change_hands() {
                     let (clock, cell) = (At(NOW + LEASE_MS + 1), AtomicU64::new(0));
                     let (shard, seq) = (LAYOUT.shard(5).unwrap(), LAYOUT.seq(7).unwrap());
                     let mint = server.with(&clock);
-                    let mint = Mint { record: &paper, database: LeaseKey::new(database, 3), ..mint };
+                    let mint = Mint { store: &paper, database: LeaseKey::new(database, 3), ..mint };
                     for _ in 0..2 {
                         let minted = mint
                             .claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard, seq)

@@ -15,12 +15,12 @@ mod lease;
 #[path = "../../src/mint/time.rs"]
 mod time;
 
-pub(crate) use claim::{Clock, Event, Mint, Refusal};
+pub(crate) use claim::{Clock, Event, Mint, MintError};
 pub(crate) use guard::Slot;
-pub(crate) use lease::{LEASE_MS, LeaseKey, Leases, Lock, Record};
+pub(crate) use lease::{LEASE_MS, LeaseKey, LeaseStore, Leases, Lock};
 pub(crate) use time::{Reading, SharedTime, Stamp};
 
-pub(crate) const MOST_AHEAD_MS: i32 = 1000;
+pub(crate) const MAX_AHEAD_MS: i32 = 1000;
 const LEASES: usize = 3;
 
 /// Counts nothing: counters would only multiply the interleavings.

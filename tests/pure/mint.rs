@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use insta_ids::id::{Id, Layout, Millis, Seq, Shard};
 use insta_ids::mint::{
-    Clock, Event, Key, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, Record, Refusal, SessionOrder,
+    Clock, Event, Key, LEASE_MS, LeaseKey, LeaseStore, Leases, Lock, Mint, MintError, Reading, SessionOrder,
     SharedTime, Slot, Stamp, Stats,
 };
 use proptest::prelude::*;
@@ -74,7 +74,7 @@ impl Clock for Still {
         self.pass(ms * 1000);
     }
 
-    fn tell(&self, event: Event) {
+    fn notify(&self, event: Event) {
         self.told.borrow_mut().push(event);
     }
 }
@@ -91,10 +91,10 @@ pub(crate) struct Paper {
     pub(crate) must_not_wait: Cell<bool>,
 }
 
-impl Record for Paper {
-    fn lock(&self, patience: bool) -> Lock {
-        assert!(!(patience && self.must_not_wait.get()), "the lease had run out");
-        if self.busy.get() && !patience {
+impl LeaseStore for Paper {
+    fn lock(&self, wait: bool) -> Lock {
+        assert!(!(wait && self.must_not_wait.get()), "the lease had run out");
+        if self.busy.get() && !wait {
             return Lock::Busy;
         }
         assert!(!self.held.replace(true), "locked twice");
@@ -138,10 +138,10 @@ impl Server {
         }
     }
 
-    fn with<'a, C: Clock>(&'a self, clock: &'a C, record: &'a Paper) -> Mint<'a, C, Paper> {
+    fn with<'a, C: Clock>(&'a self, clock: &'a C, store: &'a Paper) -> Mint<'a, C, Paper> {
         Mint {
             clock,
-            record,
+            store,
             time: &self.time,
             leases: &self.leases,
             stats: &self.stats,
@@ -155,20 +155,20 @@ impl Server {
     fn try_mint(
         &self,
         clock: &impl Clock,
-        record: &Paper,
+        store: &Paper,
         order: &mut SessionOrder,
         value: i64,
-    ) -> Result<Id, Refusal> {
+    ) -> Result<Id, MintError> {
         let seq = seq(value);
         let slot = Slot::new(&self.slots[seq.get() as usize], LAYOUT);
         let last = order.last(self.key, self.time.stamp());
-        let minted = self.with(clock, record).claim(LAYOUT, slot, last.earliest(seq), shard(5), seq)?;
+        let minted = self.with(clock, store).claim(LAYOUT, slot, last.earliest(seq), shard(5), seq)?;
         last.record(minted.until, seq);
         Ok(minted.id)
     }
 
-    fn mint(&self, clock: &impl Clock, record: &Paper, order: &mut SessionOrder, value: i64) -> Id {
-        self.try_mint(clock, record, order, value).unwrap()
+    fn mint(&self, clock: &impl Clock, store: &Paper, order: &mut SessionOrder, value: i64) -> Id {
+        self.try_mint(clock, store, order, value).unwrap()
     }
 
     fn slot(&self, residue: usize) -> u64 {
@@ -200,7 +200,7 @@ fn a_stopped_wait_leaves_nothing_claimed() {
         fn wait(&self, _: i64) {
             std::panic::resume_unwind(Box::new("stopped"));
         }
-        fn tell(&self, _: Event) {}
+        fn notify(&self, _: Event) {}
     }
     let (server, paper, mut order) = (Server::new(), Paper::default(), SessionOrder::default());
     let clock = Stopping(Still::at(START));
@@ -303,8 +303,8 @@ fn the_time_is_raised_under_load() {
         fn wait(&self, ms: i64) {
             self.0.wait(ms);
         }
-        fn tell(&self, event: Event) {
-            self.0.tell(event);
+        fn notify(&self, event: Event) {
+            self.0.notify(event);
         }
     }
     let (server, clock, paper, others) =
@@ -347,7 +347,7 @@ fn a_clock_that_is_behind_does_not_slow_ids_down() {
         assert!((1000..1003).contains(&took), "{took} ms after a step of {step_ms} ms");
         assert!(reached <= START.plus(clock.waited_ms() + AHEAD_MS + 1), "{reached:?}");
         assert_eq!(*clock.told.borrow(), [Event::SteppedBack { us: step_ms * 1000 }]);
-        assert_eq!(server.stats.figures().largest_step_back_us, step_ms * 1000);
+        assert_eq!(server.stats.statistics().largest_step_back_us, step_ms * 1000);
     }
 }
 
@@ -374,7 +374,7 @@ fn a_clock_far_behind_is_refused_until_it_is_right() {
         (Server::new(), Still::at(START), Paper::default(), SessionOrder::default());
     let first = server.mint(&clock, &paper, &mut order, 0);
     clock.step(-2 * TOLERANCE_MS);
-    let refusal = Refusal::ClockBehind { time: START, clock: clock.now() };
+    let refusal = MintError::ClockBehind { time: START, clock: clock.now() };
     assert_eq!(server.try_mint(&clock, &paper, &mut order, 1), Err(refusal));
     clock.step(2 * TOLERANCE_MS);
     assert!(server.mint(&clock, &paper, &mut order, 1) > first);
@@ -439,7 +439,7 @@ fn a_lease_far_ahead_is_refused_and_spoils_nothing() {
     let (far, near) = (Paper::default(), Paper::default());
     far.until.set(START.get() + 10 * TOLERANCE_MS);
     let refused = server.try_mint(&clock, &far, &mut SessionOrder::default(), 0);
-    assert_eq!(refused, Err(Refusal::LeaseAhead { until: Millis::new(far.until.get()), clock: START }));
+    assert_eq!(refused, Err(MintError::LeaseAhead { until: Millis::new(far.until.get()), clock: START }));
     assert_eq!(far.writes.get(), 0);
     assert_eq!(time(server.mint(&clock, &near, &mut SessionOrder::default(), 0)), START);
 }
@@ -525,7 +525,7 @@ fn resets_that_could_not_be_told_apart_are_refused() {
         let id = server.mint(&clock, &paper, &mut SessionOrder::default(), 7);
         assert!(time(id) < START.plus(10_000));
     }
-    assert_eq!(reset(), Err(Refusal::TooManyResets));
+    assert_eq!(reset(), Err(MintError::TooManyResets));
     assert!(time(server.mint(&clock, &paper, &mut SessionOrder::default(), 7)) >= START.plus(60_000));
 }
 
@@ -535,7 +535,7 @@ fn the_time_can_be_raised_and_outlives_a_crash() {
     let server = Server::new();
     assert_eq!(
         server.with(&clock, &paper).advance(START.plus(TOLERANCE_MS + 1)),
-        Err(Refusal::TooFarAhead { until: START.plus(TOLERANCE_MS + 1), clock: START })
+        Err(MintError::TooFarAhead { until: START.plus(TOLERANCE_MS + 1), clock: START })
     );
     server.with(&clock, &paper).advance(START.plus(60_000)).unwrap();
     assert_eq!(
@@ -565,7 +565,7 @@ fn leases_that_ran_out_make_room() {
     let cell = AtomicU64::new(0);
     for _ in 0..3 {
         let minted = one_more.claim(LAYOUT, Slot::new(&cell, LAYOUT), Stamp::default(), shard(0), seq(0));
-        assert_eq!(minted.map(|minted| minted.id), Err(Refusal::TooManyLeases));
+        assert_eq!(minted.map(|minted| minted.id), Err(MintError::TooManyLeases));
         assert_eq!((paper.writes.get(), server.time.stamp().at()), (0, START));
     }
     clock.pass((LEASE_MS + 1) * 1000);
@@ -584,12 +584,12 @@ fn waits_and_ids_are_counted() {
     }
     let mut other = SessionOrder::default();
     server.mint(&clock, &paper, &mut other, 7);
-    let figures = server.stats.figures();
-    assert_eq!((figures.minted, figures.pushed, figures.since), (101, 1, START));
-    assert_eq!(figures.waited_us, clock.steady_us.get());
-    assert_eq!(figures.waits, 90);
+    let statistics = server.stats.statistics();
+    assert_eq!((statistics.minted, statistics.pushed, statistics.since), (101, 1, START));
+    assert_eq!(statistics.waited_us, clock.steady_us.get());
+    assert_eq!(statistics.waits, 90);
     server.stats.reset(START.plus(1));
-    assert_eq!((server.stats.figures().minted, server.stats.figures().since), (0, START.plus(1)));
+    assert_eq!((server.stats.statistics().minted, server.stats.statistics().since), (0, START.plus(1)));
 }
 
 /// Sessions of high numbers share a counter; a new beginning takes nothing from those that count on.
@@ -606,10 +606,10 @@ fn each_session_is_counted() {
         for (n, session) in [0, 1, 255, 256, 1000, usize::MAX].into_iter().enumerate() {
             mint(session, 0);
             clock.pass(1000);
-            assert_eq!(server.stats.figures().minted, n as u64 + 1, "round {round}, session {session}");
+            assert_eq!(server.stats.statistics().minted, n as u64 + 1, "round {round}, session {session}");
         }
         server.stats.reset(START);
-        assert_eq!(server.stats.figures().minted, 0);
+        assert_eq!(server.stats.statistics().minted, 0);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 use insta_ids::id::{Id, Layout, Millis};
-use insta_ids::mint::{Key, LeaseKey, Leases, Mint, Refusal, SessionOrder, SharedTime, Slot, Stamp, Stats};
+use insta_ids::mint::{Key, LeaseKey, Leases, Mint, MintError, SessionOrder, SharedTime, Slot, Stamp, Stats};
 use proptest::prelude::*;
 
 use crate::mint::{AHEAD_MS, Paper, START, Step, Still, TOLERANCE_MS, step};
@@ -31,10 +31,10 @@ pub(crate) fn stretch(layout: Layout) -> usize {
 }
 
 impl Server {
-    fn with<'a>(&'a self, clock: &'a Still, record: &'a Paper) -> Mint<'a, Still, Paper> {
+    fn with<'a>(&'a self, clock: &'a Still, store: &'a Paper) -> Mint<'a, Still, Paper> {
         Mint {
             clock,
-            record,
+            store,
             time: &self.time,
             leases: &self.leases,
             stats: &self.stats,
@@ -48,12 +48,12 @@ impl Server {
     fn try_mint(
         &self,
         clock: &Still,
-        record: &Paper,
+        store: &Paper,
         order: &mut SessionOrder,
         layout: Layout,
         value: i64,
-    ) -> Result<Id, Refusal> {
-        let mint = self.with(clock, record);
+    ) -> Result<Id, MintError> {
+        let mint = self.with(clock, store);
         let (shard, seq) = (layout.shard(0).unwrap(), layout.seq(value).unwrap());
         let slot = Slot::new(&self.slots[stretch(layout)][seq.get() as usize % 16], layout);
         let last = order.last(Key::new(42, 1, 2, shard, layout), self.time.stamp());
@@ -145,7 +145,7 @@ fn the_furthest_lead_of_the_longest_unit() {
     mint_units(Layout::parse(b"time:32 epoch:0 unit:1s", START).unwrap(), 100, 1000);
 }
 
-/// The extension is dropped and made anew, with another record, and then the server dies, all within one unit.
+/// The extension is dropped and made anew, with another store, and then the server dies, all within one unit.
 #[test]
 fn an_extension_made_anew_remembers_the_unit() {
     let layout = Layout::parse(b"time:32 epoch:0 unit:1s", START).unwrap();

@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicU64;
 
 use insta_ids::id::{Fields, Id, Layout, Millis, Seq, Shard};
 use insta_ids::mint::{
-    Clock, Event, Key, LeaseKey, Leases, Lock, Mint, Minted, Reading, Record, SessionOrder, SharedTime, Slot,
-    Stamp, Stats,
+    Clock, Event, Key, LeaseKey, LeaseStore, Leases, Lock, Mint, Minted, Reading, SessionOrder, SharedTime,
+    Slot, Stamp, Stats,
 };
 use proptest::prelude::*;
 
@@ -244,7 +244,7 @@ impl<'a> Held<'a> {
         let Server { time, leases, stats, .. } = self.life.server;
         Mint {
             clock: self,
-            record: self,
+            store: self,
             time,
             leases,
             stats,
@@ -320,13 +320,13 @@ impl Clock for Held<'_> {
         self.life.pass(ms * 1000);
     }
 
-    fn tell(&self, _: Event) {}
+    fn notify(&self, _: Event) {}
 }
 
-impl Record for Held<'_> {
-    fn lock(&self, patience: bool) -> Lock {
+impl LeaseStore for Held<'_> {
+    fn lock(&self, wait: bool) -> Lock {
         self.point();
-        if !patience && (self.life.world.is_busy.get() || self.paper().is_held.get()) {
+        if !wait && (self.life.world.is_busy.get() || self.paper().is_held.get()) {
             return Lock::Busy;
         }
         if self.paper().is_held.replace(true) {
