@@ -73,7 +73,7 @@ fn stat_get_ids() -> Result<
     >,
     ErrorReport,
 > {
-    let statistics = shared::attach()?.stats.0.statistics();
+    let statistics = shared::attach()?.stats.0.read();
     Ok(TableIterator::once((
         statistics.minted.cast_signed(),
         statistics.pushed.cast_signed(),

@@ -4,36 +4,36 @@ use std::fmt;
 
 use super::{Millis, WriterSlot};
 
-/// A part that no id of its layout can hold.
+/// A part that no id of a layout can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A shard below 0 or above the last.
+    /// A shard below 0 or above the layout's last one.
     ShardOutOfRange {
         /// The shard asked for.
         shard: i32,
-        /// The last that there is.
+        /// The layout's last shard.
         last: u32,
     },
-    /// A negative value from a sequence. The published function makes a corrupt id of it: `-5 % 1024`
-    /// is -5 in SQL, and its sign bits overwrite time and shard.
+    /// A negative value of a sequence. The published function makes a corrupt id of it: `-5 % 1024` is -5 in SQL, and
+    /// its sign bits overwrite the time and the shard.
     NegativeSequence(i64),
-    /// More writer slots than values of the sequence field.
+    /// The sequence field has fewer values than there are writer slots.
     TooManyWriters {
         /// The slot of this server.
         writer: WriterSlot,
         /// How many values the field has.
         residues: u32,
     },
-    /// An instant before the first id or after the last.
+    /// An instant before the first id or after the last one.
     TimeOutOfRange {
         /// The instant asked for.
         at: Millis,
-        /// When ids can be.
+        /// The times that ids can have.
         times: Times,
     },
 }
 
-/// The times that ids can have, both ends included.
+/// A range of times that ids can have, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The first millisecond: the epoch.
@@ -43,10 +43,10 @@ pub struct Times {
 }
 
 impl Times {
-    /// Those of all layouts together.
+    /// The times of all layouts together.
     pub const ALL: Self = Self { first: Millis::new(0), last: Millis::LAST };
 
-    /// That an instant is one of them.
+    /// Checks that an instant is in the range.
     ///
     /// # Errors
     /// [`Error::TimeOutOfRange`] (SQLSTATE 22008).

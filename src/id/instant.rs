@@ -1,5 +1,5 @@
-//! Instants as text, in the form of ISO 8601 that ends in `Z`. Days are those of the Gregorian calendar,
-//! before 1582 too; years before 1 have a minus, and the year 0 is there.
+//! Instants as text, in the form of ISO 8601 that ends in `Z`. The calendar is the Gregorian one, also before 1582. Years
+//! before 1 are written as 0, -1 and so on.
 //!
 //! # References
 //! Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil` and `civil_from_days`.
@@ -23,8 +23,9 @@ pub fn format(at: Millis) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// The instant of `2013-06-20T17:15:45.376Z`, with fewer digits of the second or none, or without seconds; or
-/// of `2013-06-20`, which is its beginning. `None` for any other text, and for what no calendar has.
+/// Reads an instant like `2013-06-20T17:15:45.376Z`, also with fewer digits after the point, without them, or without
+/// seconds. A date alone, like `2013-06-20`, means its beginning. Returns `None` for other text, and for a date or time that
+/// does not exist.
 #[must_use]
 pub fn parse(text: &str) -> Option<Millis> {
     let (date, time) = match text.split_once('T') {
@@ -35,7 +36,7 @@ pub fn parse(text: &str) -> Option<Millis> {
     let (year, month, day) =
         (number(parts.next()?, 4)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
     let days = days_of(year, month, day);
-    // Only what exists comes back as it went.
+    // A date that does not exist, such as February 30, would come back as another one.
     (date_of(days) == (year, month, day)).then(|| Millis::new(days * DAY_MS + time))
 }
 
@@ -55,12 +56,12 @@ fn ms_of(time: &str) -> Option<i64> {
     (hour < 24 && minute < 60 && second < 60).then_some(((hour * 60 + minute) * 60 + second) * 1000 + ms)
 }
 
-/// The number of so many digits.
+/// The number in a text of exactly so many digits.
 fn number(text: &str, digits: usize) -> Option<i64> {
     if text.len() == digits { decimal(text) } else { None }
 }
 
-/// The number of digits and nothing else: no sign, and no spaces.
+/// The number in a text of digits. Returns `None` if the text has a sign, a space or anything else.
 pub(super) fn decimal(text: &str) -> Option<i64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -69,7 +70,7 @@ pub(super) fn decimal(text: &str) -> Option<i64> {
 }
 
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March here, so that a leap day is the last of its year.
+    // Here years begin in March, so that a leap day is the last day of its year.
     let year = if month <= 2 { year - 1 } else { year };
     let (cycle, year) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -1,22 +1,22 @@
-//! Where the fields of an id are. The only place with bit widths.
+//! The layout of an id: where its fields are. No other file knows bit widths.
 //!
 //! ```text
 //! bit  63                22          9         0
 //!      |  time: 41 bits  |  shard: 13 |  seq: 10 |   Instagram's
 //! ```
 //!
-//! Time is the most significant field; shard and sequence follow in either order, each can be absent, and
-//! what is left over of 64 bits stays 0 at the top. A `bigint` is signed: where the fields fill all 64 bits,
-//! the top bit of the time is the sign, and the last instant of a layout is the last whose ids are positive.
+//! The time is the most significant field. The shard and the sequence field follow in either order, and each can be absent.
+//! If the fields need fewer than 64 bits, the top bits are 0. A `bigint` is signed. So where the fields fill all 64 bits,
+//! the top bit of the time is the sign, and the layout ends before ids would become negative.
 
 use std::fmt;
 
 use super::{Error, Id, Millis, Seq, Shard, Times, instant};
 
-/// How an id is made up: how wide its fields are and where, when its time begins, and what it counts in.
+/// How an id is composed: the widths and the order of its fields, when its time begins, and the unit of its time.
 ///
 /// # Examples
-/// The id that Instagram's reel `DIalB2kxeGO` carries:
+/// The id of Instagram's reel `DIalB2kxeGO`:
 /// ```
 /// use insta_ids::id::{Id, Layout, Millis};
 ///
@@ -36,24 +36,24 @@ use super::{Error, Id, Millis, Seq, Shard, Times, instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout(Fields);
 
-/// What a layout is given by.
+/// The values that define a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fields {
     /// The instant of time 0.
     pub epoch: Millis,
-    /// What time is counted in: 1 to 1000 milliseconds.
+    /// The unit of time, in milliseconds: 1 to 1000.
     pub unit_ms: u32,
-    /// Bits of time: 1 to 64.
+    /// Bits of the time: 1 to 64.
     pub time_bits: u32,
-    /// Bits of the shard, 0 to 31; 0 when it is absent.
+    /// Bits of the shard: 1 to 31, or 0 if it is absent.
     pub shard_bits: u32,
-    /// Bits of the sequence, 0 to 31; 0 when it is absent.
+    /// Bits of the sequence field: 1 to 31, or 0 if it is absent.
     pub seq_bits: u32,
-    /// Whether the sequence stands above the shard. Without meaning, and false, when one of them is absent.
+    /// Whether the sequence field is more significant than the shard. `false` in a layout where one of them is absent.
     pub seq_above_shard: bool,
 }
 
-/// Why fields are no layout. As a text, a sentence for the user.
+/// Why fields define no layout. Its text is a sentence for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidLayout {
     /// The fields need this many bits.
@@ -66,7 +66,7 @@ pub enum InvalidLayout {
     Unit(u32),
     /// An epoch before 1970 or after [`Millis::LAST`].
     Epoch,
-    /// An epoch that is yet to come.
+    /// An epoch in the future.
     Future(Millis),
 }
 
@@ -96,7 +96,7 @@ const fn milliseconds(time_bits: u32, shard_bits: u32, seq_bits: u32, epoch: i64
     })
 }
 
-/// Instagram's layout as a type of its own: what is generic over layouts is compiled for it with all its numbers known.
+/// Instagram's layout as a type. Functions that are generic over layouts are compiled for it with all numbers known.
 #[derive(Clone, Copy, Debug)]
 pub struct Instagram;
 
@@ -107,8 +107,8 @@ impl From<Instagram> for Layout {
 }
 
 impl Layout {
-    /// Instagram's, by the published function: 41 bits of milliseconds since 2011-08-24T21:07:01.721Z, 13 of
-    /// shard, 10 of sequence. Its last instant is 2046-06-27T17:00:49.496Z.
+    /// The layout of Instagram's published function: 41 bits of milliseconds since 2011-08-24T21:07:01.721Z, 13 bits of shard,
+    /// 10 bits of sequence. Its last instant is 2046-06-27T17:00:49.496Z.
     pub const INSTAGRAM: Self = milliseconds(41, 13, 10, 1_314_220_021_721);
 
     /// The layouts that have a name.
@@ -117,7 +117,7 @@ impl Layout {
     /// Twitter: snowflake, tag snowflake-2010, `IdWorker.scala` (datacenter and worker read as one shard).
     /// Discord: API reference, "Snowflakes" (worker and process read as one shard). `pgEdge`: snowflake.
     /// `PgDog`: `unique_id.rs`. Mastodon: `lib/mastodon/snowflake.rb`. Sonyflake: `sonyflake.go`.
-    /// `js53` is our own: within the 53 bits of JavaScript's integers.
+    /// `js53` is our own. Its ids fit into the 53 bits of JavaScript's integers.
     pub const PRESETS: [(&'static str, Self); 8] = [
         ("instagram", Self::INSTAGRAM),
         ("twitter", milliseconds(41, 10, 12, 1_288_834_974_657)),
@@ -160,12 +160,12 @@ impl Layout {
         if epoch.0 < 0 || epoch.0 > Millis::LAST.0 {
             return Err(InvalidLayout::Epoch);
         }
-        // So that equal layouts are equal field by field.
+        // This makes equal layouts equal field by field.
         let seq_above_shard = fields.seq_above_shard && shard_bits > 0 && seq_bits > 0;
         Ok(Self(Fields { seq_above_shard, ..fields }))
     }
 
-    /// The layout, if its time has begun.
+    /// The layout itself, after a check that its epoch is not after `now`.
     ///
     /// # Errors
     /// [`InvalidLayout::Future`] (SQLSTATE as for [`Layout::new`]).
@@ -173,7 +173,7 @@ impl Layout {
         if self.0.epoch > now { Err(InvalidLayout::Future(self.0.epoch)) } else { Ok(self) }
     }
 
-    /// What it is given by.
+    /// The values that define the layout.
     #[must_use]
     pub const fn fields(self) -> Fields {
         self.0
@@ -185,7 +185,7 @@ impl Layout {
         (1 << self.0.shard_bits) - 1
     }
 
-    /// How many values the sequence field takes; 1 when it is absent.
+    /// How many values the sequence field has; 1 if it is absent.
     #[must_use]
     pub const fn residues(self) -> u32 {
         1 << self.0.seq_bits
@@ -214,7 +214,7 @@ impl Layout {
         }
     }
 
-    /// The field that a sequence's value leaves in an id: the value modulo [`Layout::residues`].
+    /// The sequence field for a sequence's value: the value modulo [`Layout::residues`].
     ///
     /// # Errors
     /// [`Error::NegativeSequence`] below 0 (SQLSTATE 22003).
@@ -226,8 +226,7 @@ impl Layout {
         }
     }
 
-    /// The id of an instant, a shard and a sequence field. Never negative. Instants finer than the unit fall
-    /// to its beginning.
+    /// The id of an instant, a shard and a sequence field. It is never negative. The instant is rounded down to the unit.
     ///
     /// # Errors
     /// [`Error::TimeOutOfRange`] (SQLSTATE 22008).
@@ -260,9 +259,8 @@ impl Layout {
 
     /// The time of an id: the beginning of its unit.
     ///
-    /// Every `bigint` can be read. A negative one has a time before the epoch (Instagram's: down to
-    /// 1976-10-21), so that the order of ids is the order of their times throughout. At the ends of [`Millis`]
-    /// it stays there.
+    /// Every `bigint` has a time. A negative one has a time before the epoch (Instagram's: down to 1976-10-21), so the order
+    /// of ids is always the order of their times. A time that [`Millis`] cannot hold becomes its nearest end.
     #[must_use]
     pub const fn time_of(self, id: Id) -> Millis {
         self.0.epoch.plus((id.0 >> self.time_shift()).saturating_mul(self.0.unit_ms as i64))
@@ -282,13 +280,13 @@ impl Layout {
         (id.0 >> self.seq_shift()) as i32 & (self.residues() - 1).cast_signed()
     }
 
-    /// The beginning of the unit that an instant falls into.
+    /// The beginning of the unit that holds an instant.
     #[must_use]
     pub const fn floor(self, at: Millis) -> Millis {
         if self.0.unit_ms == 1 { at } else { self.begin(self.units(at)) }
     }
 
-    /// The beginning of the first unit from an instant on.
+    /// The beginning of the first unit that does not begin before an instant.
     #[must_use]
     pub const fn ceil(self, at: Millis) -> Millis {
         if self.0.unit_ms == 1 { at } else { self.begin(self.units(at.plus(self.0.unit_ms as i64 - 1))) }
@@ -300,6 +298,7 @@ impl Layout {
         if self.0.unit_ms == 1 { ms } else { ms.div_euclid(self.0.unit_ms as i64) }
     }
 
+    /// The beginning of the unit with this number; unit 0 begins at the epoch.
     const fn begin(self, units: i64) -> Millis {
         self.0.epoch.plus(units.saturating_mul(self.0.unit_ms as i64))
     }

@@ -1,6 +1,6 @@
-//! What an id is: a time, a shard and a sequence field, where a layout says.
+//! What an id is: a time, a shard and a sequence field, each at the place that a layout gives it.
 //!
-//! Pure arithmetic over values: this module knows no server, no clock and no sequence.
+//! Pure arithmetic over values. This module knows no server, no clock and no sequence.
 //!
 //! # References
 //! Mike Krieger, "Sharding & IDs at Instagram", Instagram Engineering, 2011.

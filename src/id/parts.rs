@@ -1,13 +1,12 @@
-//! Ids and the parts they are made of, each a type of its own.
+//! Ids and their parts, each a type of its own.
 
-/// An instant in milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted. Signed.
+/// An instant in milliseconds since 1970-01-01T00:00:00Z, without leap seconds. Signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Millis(pub(super) i64);
 
 impl Millis {
-    /// The last millisecond of all ids, whatever their layout: 10889-08-02T05:31:50.655Z, as far as 48 bits
-    /// reach.
+    /// The last millisecond that ids of any layout can have: 10889-08-02T05:31:50.655Z, the greatest that 48 bits hold.
     pub const LAST: Self = Self((1 << 48) - 1);
 
     /// An instant from its Unix time in milliseconds.
@@ -22,14 +21,14 @@ impl Millis {
         self.0
     }
 
-    /// The instant `ms` later; at the ends of `i64` it stays there.
+    /// The instant `ms` later, or the nearest end of `i64`.
     #[must_use]
     pub const fn plus(self, ms: i64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 }
 
-/// The number of a logical shard, as far as its layout has room: [`super::Layout::shard`] makes it.
+/// The number of a logical shard, checked by [`super::Layout::shard`] to fit into its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(pub(super) u32);
 
@@ -41,8 +40,8 @@ impl Shard {
     }
 }
 
-/// The sequence field of an id, a sequence's value modulo what the field holds: [`super::Layout::seq`]
-/// makes it.
+/// The sequence field of an id: a sequence's value modulo the number of values that the field has, by
+/// [`super::Layout::seq`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub(super) u32);
 
@@ -54,20 +53,19 @@ impl Seq {
     }
 }
 
-/// A 64-bit id. Ids of one layout are ordered by time, then by its other fields. What they say, their
-/// [`super::Layout`] tells.
+/// A 64-bit id. Ids of one layout are ordered by time, then by the other fields. [`super::Layout`] reads the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Id(pub(super) i64);
 
 impl Id {
-    /// The id that a `bigint` is.
+    /// The id with the value of a `bigint`.
     #[must_use]
     pub const fn from_bits(bits: i64) -> Self {
         Self(bits)
     }
 
-    /// The `bigint` that an id is.
+    /// The value as a `bigint`.
     #[must_use]
     pub const fn bits(self) -> i64 {
         self.0

@@ -1,6 +1,6 @@
-//! Short codes: ids as they stand in Instagram's URLs, in base 64 with the digits of base64url.
+//! Short codes: ids as Instagram's URLs show them, in base 64 with the digits of base64url.
 //!
-//! A code is not a secret: it is the id, in another notation.
+//! A code is no secret. It is the id in another notation.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use super::Id;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The digits of 64 bits.
+/// How many digits 64 bits need.
 const LONGEST: usize = 11;
 
-/// What stands behind the code of a private post, and says nothing of its id.
+/// How many characters follow the code of a private post. They do not belong to the id.
 const PRIVATE: usize = 28;
 
-/// Why a text is no short code. As a text, a sentence for the user.
+/// Why a text is no short code. Its text is a sentence for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortcodeError {
-    /// No characters, more than an id has, or a number of them that no private post's code has.
+    /// Codes do not have this number of characters.
     Length(usize),
-    /// A character that is no digit, counted from 1.
+    /// The character at this place, counted from 1, is no digit.
     NotADigit(usize),
-    /// More than 64 bits.
+    /// The digits have more than 64 bits.
     TooLarge,
 }
 
@@ -40,8 +40,8 @@ impl fmt::Display for ShortcodeError {
 
 impl std::error::Error for ShortcodeError {}
 
-/// The short code of an id: 1 to 11 characters, no leading `A` but for id 0. A negative id is read as the 64 bits
-/// it has.
+/// The short code of an id: 1 to 11 characters. Only the code of id 0 begins with an `A`. A negative id is read as an unsigned
+/// number of 64 bits.
 ///
 /// # Examples
 /// ```
@@ -59,7 +59,7 @@ pub fn encode(id: Id) -> String {
     (0..digits).rev().map(|place| char::from(DIGITS[(bits >> (6 * place) & 63) as usize])).collect()
 }
 
-/// The id of a short code, which is text in any encoding that contains ASCII. Leading `A`s are zeroes.
+/// The id of a short code, given in any encoding that contains ASCII. An `A` is the digit 0, so leading `A`s have no effect.
 ///
 /// # Errors
 /// [`ShortcodeError`] (SQLSTATE 22P02).

@@ -1,4 +1,4 @@
-//! Layouts as text: `time:41 shard:13 seq:10 epoch:1314220021721`, or the name of one.
+//! Layouts as text: `time:41 shard:13 seq:10 epoch:1314220021721`, or the name of a preset.
 
 use std::fmt;
 
@@ -6,25 +6,25 @@ use super::instant::{self, decimal};
 use super::layout::{Fields, InvalidLayout};
 use super::{Layout, Millis};
 
-/// Why a text is no layout. As a text, a sentence for the user.
+/// Why a text is no layout. Its text is a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextError {
-    /// A word that is no field.
+    /// A word is no field.
     NotAField(String),
-    /// A field is there twice.
+    /// A field occurs twice.
     Twice(&'static str),
-    /// A field that must be there is not.
+    /// A required field is missing.
     Missing(&'static str),
-    /// The shard or the sequence stands before the time.
+    /// The shard or the sequence field comes before the time.
     TimeNotFirst,
-    /// The value of a field is none.
+    /// A field has an invalid value.
     Value {
         /// The field.
         field: &'static str,
-        /// What it can be.
+        /// What its value can be.
         wants: &'static str,
     },
-    /// What was read cannot be a layout.
+    /// The fields define no layout.
     Invalid(InvalidLayout),
 }
 
@@ -48,8 +48,8 @@ impl std::error::Error for TextError {}
 const EPOCH_WANTS: &str = "Unix milliseconds, or an instant like 2011-08-24T21:07:01.721Z";
 
 impl Layout {
-    /// The layout of a text: the name of a preset, or its fields from the most significant on, between spaces,
-    /// with `epoch` and, if it is not 1 ms, `unit` anywhere among them. `now` is what no epoch is after.
+    /// Reads a layout: the name of a preset, or its fields, separated by spaces, from the most significant on. `epoch` and, if
+    /// it is not 1 ms, `unit` can be anywhere among the fields. The epoch must not be after `now`.
     ///
     /// # Errors
     /// [`TextError`] (SQLSTATE 22P02).
@@ -67,7 +67,7 @@ impl Layout {
     /// ```
     pub fn parse(text: &[u8], now: Millis) -> Result<Self, TextError> {
         let text = text.trim_ascii();
-        // In an encoding that is not UTF-8 it may be no `str`; then it is no layout either.
+        // In a database whose encoding is not UTF-8 the text may be no `str`. Then it is no layout either.
         let text = std::str::from_utf8(text).map_err(|_| TextError::NotAField(readable(text)))?;
         if let Some((_, layout)) = Self::PRESETS.iter().find(|(name, _)| *name == text) {
             return Ok(*layout);
@@ -107,7 +107,7 @@ impl Layout {
 }
 
 impl fmt::Display for Layout {
-    /// The fields, whether the layout has a name or not.
+    /// Writes the fields, even if the layout has a name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fields { epoch, unit_ms, time_bits, shard_bits, seq_bits, seq_above_shard } = self.fields();
         write!(f, "time:{time_bits}")?;
@@ -153,8 +153,8 @@ fn unit_ms(value: &str) -> Result<i64, TextError> {
     ms.ok_or(TextError::Value { field: "unit", wants: "milliseconds or seconds, like 10ms or 1s" })
 }
 
-/// A text in whatever encoding, as it can stand in a message: its very bytes, if they are a `str` and not many.
-/// Of more, the first ones: cut off and escaped, so that no character is broken, and nothing long is copied.
+/// A user's text, in any encoding, as an error message shows it. A text that is not UTF-8 is escaped. Of a longer text only
+/// the first bytes are shown, escaped, so that no character is cut in two.
 #[must_use]
 pub fn readable(text: &[u8]) -> String {
     const LONGEST: usize = 60;

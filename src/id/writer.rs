@@ -1,8 +1,8 @@
-//! Writer slots: which residues of a sequence are whose, where several servers mint for one shard.
+//! Writer slots: they divide the residues of a shard's sequences among several servers that mint for the shard.
 //!
-//! Each of n servers leaves out what is the others': of the values of its own sequence, the one with slot i/n makes
-//! `value * n + i`, modulo the layout's residues. So their ids differ, whatever their sequences and clocks do, and each
-//! has an n-th of the ids per unit of time.
+//! The server with slot i/n uses the residue `value * n + i`, modulo the layout's residues, for each value of its own
+//! sequence. So the ids of n servers differ, whatever their sequences and clocks do. Each server can mint an n-th of the ids
+//! per unit of time.
 //!
 //! # References
 //! Flickr's ticket servers, one odd and one even: "Ticket Servers: Distributed Unique Primary Keys on the Cheap", 2010.
@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use super::{Error, Layout, Seq};
 
-/// The slot of a server among those that mint for the same shards.
+/// The slot of a server among the servers that mint for the same shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct WriterSlot {
@@ -26,13 +26,14 @@ pub struct WriterSlot {
 pub struct NotASlot;
 
 impl WriterSlot {
-    /// The one of a server that mints for its shards alone: all residues.
+    /// The slot 0/1, which has all residues: of a server that mints for its shards alone.
     pub const ALONE: Self = Self { number: 0, bits: 0 };
 
-    /// The most slots that there can be.
+    /// The greatest number of slots.
     pub const MAX_SLOTS: u32 = 1 << 16;
 
-    /// The slot of this number, from 0, of so many: a power of two up to [`WriterSlot::MAX_SLOTS`].
+    /// The slot `number`/`slots`. Returns `None` unless `slots` is a power of two up to [`WriterSlot::MAX_SLOTS`], and
+    /// `number` is less.
     #[must_use]
     pub const fn new(number: u32, slots: u32) -> Option<Self> {
         if slots.is_power_of_two() && slots <= Self::MAX_SLOTS && number < slots {
@@ -50,10 +51,11 @@ impl WriterSlot {
 }
 
 impl Layout {
-    /// The field that a sequence's value leaves in an id of this writer; of the only one, what [`Layout::seq`] says.
+    /// The sequence field for a sequence's value on the server with this slot. For [`WriterSlot::ALONE`] it is the field that
+    /// [`Layout::seq`] returns.
     ///
     /// # Errors
-    /// As [`Layout::seq`], and [`Error::TooManyWriters`] where there are more slots than residues (SQLSTATE 55000).
+    /// As [`Layout::seq`], and [`Error::TooManyWriters`] if there are more slots than residues (SQLSTATE 55000).
     #[inline]
     pub fn seq_of_writer(self, value: i64, writer: WriterSlot) -> Result<Seq, Error> {
         let seq = self.seq(value)?;
@@ -64,7 +66,7 @@ impl Layout {
     }
 }
 
-/// As in the setting: `1/2`, of slots 0 and 1.
+/// Reads a slot as the setting has it: `1/2` is the second of two slots.
 impl FromStr for WriterSlot {
     type Err = NotASlot;
 

@@ -1,72 +1,71 @@
-//! The mint loop: finds the millisecond of an id and claims it.
+//! The mint loop: it finds a free unit of time for an id, and claims it.
 
 use super::time::Now;
 use super::{LeaseKey, LeaseStore, Leases, Reading, SharedTime, Slot, Stamp, Stats};
 use crate::id::{self, Id, Layout, Millis, Seq, Shard, Times};
 
-/// The clocks that ids are minted by, and the way to let them go on.
+/// The clocks that ids are minted by, and the way to wait for them.
 pub trait Clock {
     /// The system clock.
     fn now(&self) -> Millis;
 
-    /// The system clock and the steady one, read together.
+    /// The system clock and the steady clock, read together.
     fn both(&self) -> Reading;
 
-    /// Waits for about `ms` milliseconds, at least one. May return early. May not return at all, when
-    /// the session is told to stop: the caller holds nothing across this call.
+    /// Waits for about `ms` milliseconds, and for at least one. It may return early. It does not return if the session is
+    /// told to stop, so the caller must hold nothing across this call.
     fn wait(&self, ms: i64);
 
-    /// Is told what should be known of the clock.
+    /// Passes an event on to the operator.
     fn notify(&self, event: Event);
 }
 
-/// What an operator should know of the clock.
+/// What an operator should know about the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The clock was set back while the server ran, by so many microseconds.
+    /// The clock was set back while the server ran.
     SteppedBack {
-        /// How far.
+        /// How far, in microseconds.
         us: i64,
     },
-    /// The clock is behind what was leased before the server started, by so many milliseconds, and more
-    /// than a restart explains.
+    /// The clock is behind the lease that was written before the server started, by more than a restart explains.
     StartedBehind {
-        /// How far.
+        /// How far, in milliseconds.
         ms: i64,
     },
 }
 
-/// Why no id is minted.
+/// Why no id is minted, or why the time is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MintError {
-    /// The clock is outside what ids can hold.
+    /// The layout cannot hold the clock's time.
     Id(id::Error),
-    /// The clock is further behind the server's time than is tolerated.
+    /// The clock is behind the server's time by more than the tolerance.
     ClockBehind {
         /// The server's time.
         time: Millis,
         /// The clock.
         clock: Millis,
     },
-    /// The database's lease is further ahead of the clock than is tolerated.
+    /// The database's lease is ahead of the clock by more than the tolerance.
     LeaseAhead {
         /// The end of the lease.
         until: Millis,
         /// The clock.
         clock: Millis,
     },
-    /// A time that the server's is to be raised to is further ahead of the clock than is tolerated.
+    /// The time that the server's time is to be advanced to is ahead of the clock by more than the tolerance.
     TooFarAhead {
         /// That time.
         until: Millis,
         /// The clock.
         clock: Millis,
     },
-    /// The store of the database's lease is gone; there may be a new one.
+    /// The store of the database's lease was dropped. There may be a new one.
     LeaseGone,
-    /// More databases mint at once than there is room for.
+    /// More databases mint at once than shared memory has room for.
     TooManyLeases,
-    /// The server's time was reset more often than can be told apart.
+    /// The server's time was reset more often than generations can tell apart.
     TooManyResets,
 }
 
@@ -76,11 +75,11 @@ impl From<id::Error> for MintError {
     }
 }
 
-/// What all ids of a session are minted by.
+/// What a session mints ids with.
 pub struct Mint<'a, C, S> {
     /// The server's clocks.
     pub clock: &'a C,
-    /// Where the database's lease is written down.
+    /// Where the database's lease is stored.
     pub store: &'a S,
     /// The server's time for ids.
     pub time: &'a SharedTime,
@@ -88,37 +87,38 @@ pub struct Mint<'a, C, S> {
     pub leases: &'a Leases,
     /// The server's counters.
     pub stats: &'a Stats,
-    /// The session's database, among the leases.
+    /// The key of the session's database among the leases.
     pub database: LeaseKey,
-    /// The session's number, by which it counts; no other has it at the same time.
+    /// The session's number, by which it counts. No other session has the same number at the same time.
     pub session: usize,
-    /// How far an id's time may be ahead of the server's, in milliseconds: 0 to [`super::MAX_AHEAD_MS`].
+    /// How far an id's time may be ahead of the server's time, in milliseconds: 0 to [`super::MAX_AHEAD_MS`].
     pub max_ahead_ms: i64,
-    /// How far the clock may be behind the server's time, in milliseconds, not negative.
+    /// How far the clock may be behind the server's time, in milliseconds; not negative.
     pub tolerance_ms: i64,
 }
 
-/// An id, and the server's view of its time.
+/// An id and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Minted {
     /// The id.
     pub id: Id,
-    /// The last millisecond of its unit of time.
+    /// The last millisecond of the id's unit of time.
     pub until: Stamp,
 }
 
 impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
-    /// Claims the next id of a residue, not before `earliest`.
+    /// Claims the next id with this shard and sequence field, with a time not before `earliest`.
     ///
-    /// With R the server's time and D `max_ahead_ms`, each id claimed is of the unit of time that holds R, or of
-    /// a later one that begins at R + D at the latest, and R never falls: so an id asked for after another was
-    /// returned is at most D older, to the layout's unit. Where that leaves no unit, which is how a sequence
-    /// is held to what its layout has (Instagram's: 1024 ids per millisecond), this waits, and claims nothing
-    /// before it waits: a session that is stopped meanwhile leaves no mark.
+    /// Let R be the server's time and D `max_ahead_ms`. The id's unit of time holds R or is a later one that begins at R + D
+    /// at the latest, and R never falls. So an id that is asked for after another was returned is older by at most D, rounded
+    /// to the layout's unit.
+    ///
+    /// If all units up to R + D are used, this waits. That holds a sequence to the rate of its layout (Instagram's: 1024 ids
+    /// per millisecond). Nothing is claimed before a wait, so a session that is stopped while it waits leaves no mark.
     ///
     /// # Errors
-    /// [`MintError`]: SQLSTATE 22008 when the clock is outside the format, 54000 when there is no room for the
-    /// lease, 55000 else.
+    /// [`MintError`]: SQLSTATE 22008 if the layout cannot hold the clock's time, 54000 if there is no room for the lease,
+    /// otherwise 55000.
     pub fn claim(
         &self,
         layout: impl Into<Layout>,
@@ -131,11 +131,12 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         let times = layout.times();
         let rest_ms = i64::from(layout.fields().unit_ms) - 1;
         loop {
-            // The lease before the time: whoever published it has raised the time to what it follows.
+            // The lease is read before the time. Whoever published this lease had first raised the time to what the lease
+            // follows.
             let lease = self.leases.until(self.database);
-            // The slot before the time: then what others did to it is within their time, so within ours.
-            // What is further ahead is of a time that was given up, and a session that was held up here does
-            // not wait for what is past.
+            // The slot is read before the time, too. So what other sessions did to the slot is within the time read here. A
+            // mark that is further ahead belongs to a time that was given up, and a session that was held up at this point
+            // does not wait for it.
             let read = slot.read();
             let now = self.now(times)?;
             let used = slot.used(read, now.stamp.at());
@@ -151,12 +152,12 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
                 continue;
             }
             let id = layout.id(at, shard, seq)?;
-            // The whole unit: after a crash, ids go on from the end of the lease, and that must not be in it.
+            // The lease must cover the whole unit: after a crash, ids go on from the end of the lease.
             let until = now.stamp.with(at.plus(rest_ms));
             if !self.leased(lease, until, now.stamp, layout)? {
                 continue;
             }
-            // If the server's time was reset meanwhile, the id is of a time that is no more.
+            // If the server's time was reset meanwhile, the id belongs to a time that was given up.
             if slot.claim(used, at, now.stamp) && self.time.stamp().generation() == until.generation() {
                 self.stats.minted(self.session, at > first.at());
                 return Ok(Minted { id, until });
@@ -164,7 +165,10 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         }
     }
 
-    /// The server's time, after a look at the clock.
+    /// The server's time, after a look at the clock. Notifies the operator if the clock was set back.
+    ///
+    /// # Errors
+    /// [`MintError::ClockBehind`], and [`MintError::Id`] for a clock past `times`.
     pub(super) fn now(&self, times: Times) -> Result<Now, MintError> {
         let now = self.time.now(self.clock, times)?;
         if let Some(us) = now.stepped_back_us {
@@ -180,15 +184,16 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         Ok(now)
     }
 
-    /// Lets the server's time come nearer to `due`, by the clock or, while that is behind, by the steady one.
+    /// Lets the server's time come closer to `due`: by waiting for the clock or, while the clock is behind, for the steady
+    /// clock.
     fn wait(&self, now: &Now, due: Millis) {
-        let come = match now.behind {
+        let reached = match now.behind {
             Some(reading) => self.time.go_on(now.stamp, due, reading),
             None => now.stamp.at(),
         };
-        if come < due {
+        if reached < due {
             let begun = self.clock.both();
-            self.clock.wait(due.get() - come.get());
+            self.clock.wait(due.get() - reached.get());
             self.stats.waited(self.clock.both().steady_us - begun.steady_us);
         }
     }

@@ -1,36 +1,37 @@
-//! The guard: no residue of a sequence is used twice in one unit of its layout's time.
+//! The guard: it lets no residue of a sequence be used twice in one unit of its layout's time.
 //!
-//! Ids of one sequence, shard and layout differ in their sequence field, or in their time. So it is
-//! enough to keep, for each residue, in which milliseconds it was used, and to let the next use find a free
-//! unit. That holds whatever the sequence does: any CACHE, INCREMENT, CYCLE, `setval`, RESTART.
+//! Ids of one sequence, shard and layout differ in their sequence field or in their time. So the guard remembers for each
+//! residue in which milliseconds it was used, and the next use takes a free unit. This holds whatever the sequence does:
+//! any CACHE, INCREMENT, CYCLE, `setval` or RESTART.
 //!
-//! A sequence, shard and layout hash to a place among a million slots, 8 MB in all whatever the number of
-//! sequences, and use as many from there on as there are residues. Two that share slots can push each other on;
-//! they cannot repeat an id. There is nothing to evict, and no lock: a slot is claimed by one
-//! compare-and-swap. Uniqueness needs no ordering beyond it; release and acquire let who reads a slot see at
-//! least the shared time it was claimed under.
+//! The guard has a million slots, 8 MB for any number of sequences. A sequence, shard and layout hash to a place among the
+//! slots, and use one slot per residue from there on. Two of them that share slots can push each other to later units, but
+//! they cannot repeat an id. Nothing is ever evicted.
+//!
+//! There is no lock: a slot is claimed by one compare-and-swap, which is enough for uniqueness. Release and acquire make a
+//! session that reads a slot see at least the shared time under which the slot was claimed.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::{MAX_AHEAD_MS, Stamp};
 use crate::id::hash::{GOLDEN, mix};
 use crate::id::{Layout, Millis, Seq, Shard};
 
-/// Of so many bits' residues each has a slot of its own; beyond, they share them. More than are used up in a
+/// A layout has at most 2^16 slots; where it has more residues, they share these. No sequence uses up so many in a
 /// millisecond.
 const MAX_BITS: u32 = 16;
 
-/// A stretch of the guard, for layouts of similar units.
+/// A part of the guard, for layouts with units of similar length.
 ///
-/// They are kept apart because a slot remembers little of what was before its last use: a unit of 1 s would
-/// hardly ever find its beginning free beside a sequence that uses the slot every millisecond.
+/// Layouts with longer units have slots of their own, because a slot remembers little from before its last use. A unit of
+/// 1 s would hardly ever find its beginning free in a slot that another sequence uses every millisecond.
 struct Stretch {
-    /// Slots count time in grains of 2^this milliseconds.
+    /// The binary logarithm of a grain in milliseconds. Slots count time in grains.
     grain: u32,
     slots: std::ops::Range<usize>,
 }
 
-/// From the finest grain on, each 8 times as long as the one before: so a unit has less than 8 of the 16 grains
-/// that a slot remembers. Most slots are for the unit that most layouts have.
+/// Each grain is 8 times as long as the one before. So a unit has less than 8 of the 16 grains that a slot remembers. The
+/// first stretch is the largest, because most layouts have a unit of 1 ms.
 const STRETCHES: [Stretch; 4] = [
     Stretch { grain: 0, slots: 0..640 << 10 },
     Stretch { grain: 3, slots: 640 << 10..768 << 10 },
@@ -38,8 +39,7 @@ const STRETCHES: [Stretch; 4] = [
     Stretch { grain: 9, slots: 896 << 10..1024 << 10 },
 ];
 
-/// In which milliseconds every residue was used, in shared memory. All zeroes is a valid guard: nothing was
-/// used yet.
+/// In which milliseconds each residue was used, in shared memory. All zeroes is a valid guard, in which nothing was used.
 #[repr(C)]
 pub struct Guard {
     slots: [AtomicU64; 1024 << 10],
@@ -51,24 +51,24 @@ impl Guard {
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
         let Stretch { grain, slots, .. } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MAX_BITS);
-        // Anywhere: if all began at multiples of their number of residues, many would share the slots of their
-        // first values.
+        // The first slot can be any. If it were a multiple of the number of residues, many sequences would share the
+        // slots of their first values.
         let place = key.place(slots.len()) + (seq.get() & ((1 << bits) - 1)) as usize;
-        // Those that begin near the end go on at the beginning.
+        // A sequence that begins near the end of the stretch goes on at its beginning.
         let place = if place < slots.len() { place } else { place - slots.len() };
         Slot { cell: &self.slots[slots.start + place], grain: *grain }
     }
 }
 
 impl Stretch {
-    /// The one whose grain is the longest that is not longer than the unit: no two units begin in the same grain.
+    /// The stretch with the longest grain that is not longer than the layout's unit. So no two units begin in one grain.
     fn of(layout: Layout) -> &'static Self {
         let [finest, longer @ ..] = &STRETCHES;
         longer.iter().rfind(|stretch| layout.fields().unit_ms >> stretch.grain > 0).unwrap_or(finest)
     }
 }
 
-/// The milliseconds of one residue.
+/// The slot of one residue.
 #[derive(Clone, Copy)]
 pub struct Slot<'a> {
     cell: &'a AtomicU64,
@@ -76,25 +76,25 @@ pub struct Slot<'a> {
 }
 
 impl<'a> Slot<'a> {
-    /// A slot over a cell of one's own, for ids of that layout; the server's slots come from [`Guard::slot`].
+    /// A slot outside of a guard, for ids of this layout. Tests use it.
     #[must_use]
     pub fn new(cell: &'a AtomicU64, layout: Layout) -> Self {
         Self { cell, grain: Stretch::of(layout).grain }
     }
 
-    /// What the slot holds; [`Slot::used`] says what that means.
+    /// The slot's value, for [`Slot::used`].
     pub(super) fn read(self) -> u64 {
         self.cell.load(Ordering::Acquire)
     }
 
-    /// In which milliseconds the residue was used, by what was read before `now`, the server's time.
+    /// In which milliseconds the residue was used, by a value that was read before `now`, the server's time.
     pub(super) fn used(self, read: u64, now: Millis) -> Used {
         Used::new(read, self.grain(now.plus(MAX_AHEAD_MS.into())))
     }
 
-    /// The beginning of the first unit of time from the one of `earliest` on in which the residue is free, as
-    /// far as is remembered.
-    // Where the layout is known, the loop over units becomes one step: 42 instructions less for each id (callgrind).
+    /// The beginning of the first unit, from the one that holds `earliest` on, in which the residue is free. A unit that the
+    /// slot does not remember counts as used.
+    // Inlined for a layout that is known at compile time, the loop becomes one step: 42 instructions less (callgrind).
     #[inline]
     pub(super) fn first_free(self, used: Used, layout: Layout, earliest: Millis) -> Millis {
         let mut at = layout.floor(earliest);
@@ -108,8 +108,8 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Uses the residue in the unit that begins at `at`, which is free in `used`, if nobody came between. `now` is the
-    /// server's time by which that was found.
+    /// Marks the residue as used in the unit that begins at `at`, which is free by `used`. `now` is the server's time that
+    /// was read after `used`. Returns `false` if another session has changed the slot meanwhile.
     pub(super) fn claim(self, used: Used, at: Millis, now: Stamp) -> bool {
         let new = used.with(self.grain(at), now.generation());
         self.cell.compare_exchange_weak(used.read, new, Ordering::Release, Ordering::Relaxed).is_ok()
@@ -120,33 +120,35 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// The value of a slot, and the last grain of time in which the residue was used. All zeroes: never.
+/// The value of a slot, and the last grain of time in which the residue was used. The value 0 means that it was never used.
 ///
 /// ```text
 /// bit  63            52                  16            0
 ///      |  generation  |    last grain     |  16 before  |
 /// ```
 ///
-/// The bits of the grains before the last one, the nearest lowest, are for a session that was held up between `nextval` and
-/// its claim, while others went round all residues and claimed a later millisecond in its slot: the earlier one is still
-/// there for it. Without them it would run ahead of the others, and leave slots unused as it goes: 8 sessions on one
-/// sequence then reached 91 % of its full speed, with them 99.8 % (`make bench`).
+/// *16 before.* One bit for each of the 16 grains before the last one, the nearest lowest; 1 if the residue was used in it.
+/// They serve a session that is held up between `nextval` and its claim while other sessions use all residues and claim a
+/// later millisecond in its slot: the earlier millisecond is still free for it. Without these bits the session would have to
+/// run ahead and leave slots unused. 8 sessions on one sequence then reached 91 % of its full speed, and 99.8 % with them
+/// (`make bench`).
 ///
-/// The generation is that of the server's time when the slot was claimed, counted from 1. With it, a slot only grows:
+/// *Generation.* The generation of the server's time when the slot was claimed, plus 1. It makes the slot's value grow with
+/// each claim:
 ///
-/// - A claim goes forward or adds a bit to what was claimed in its generation. A session reads the slot before it reads
-///   the server's time, so it never takes a claim of its own generation for one that was given up.
-/// - A claim replaces those of earlier generations alone: a session that reads a claim reads the generation of that claim,
-///   or a later one, with the server's time.
+/// - Within a generation, a claim moves the last grain forward or adds a bit. A session reads the slot before it reads the
+///   server's time. So it never takes a claim of its own generation for one that was given up.
+/// - A claim replaces claims of earlier generations only. A session that reads a claim then reads the generation of that
+///   claim, or a later one, with the server's time.
 ///
-/// So a slot that still holds what a session has read was not claimed meanwhile. Without the generation, the slot could
-/// come back to an old value: when a session is held up after a reset until time has come to where it was before, the
-/// session would use a millisecond in which others have used the residue since the reset.
+/// So if a slot still holds what a session has read, no other session has claimed it meanwhile. Without the generation, a
+/// slot could return to an old value: a session could be held up after a reset until the time is back where it was before.
+/// It would then use a millisecond in which others have used the residue since the reset.
 ///
-/// The last grain is kept modulo 2^36, which is two years of milliseconds. It stands for the latest grain that is not
-/// after the furthest that an id can have. A grain that is further ahead is of a time that was given up, and becomes one
-/// of two years ago, which no id asks for. If the residue was really used two years ago, to the second, it counts as
-/// used now, and an id of it waits for a second at most.
+/// *Last grain.* It is kept modulo 2^36, which is two years of milliseconds. It means the latest such grain that is not
+/// after the furthest one that an id can have. So a grain of a time that was given up, further ahead, counts as one of two
+/// years ago, which no id asks for. If the residue was used exactly two years ago, that counts as used now, and an id waits
+/// for a second at most.
 #[derive(Clone, Copy)]
 pub(super) struct Used {
     read: u64,
@@ -154,10 +156,12 @@ pub(super) struct Used {
 }
 
 impl Used {
+    /// Bits for the grains before the last one.
     const BEFORE: u32 = 16;
+    /// Bits for the last grain.
     const LAST: u32 = 36;
 
-    /// What was read in a slot, when no id could be later than `furthest`.
+    /// Reads a slot's value at a moment when no id can be later than the grain `furthest`.
     fn new(read: u64, furthest: i64) -> Self {
         const LONG_AGO: i64 = (1 << Used::LAST) - 1;
         let last = (read >> Self::BEFORE).cast_signed();
@@ -165,7 +169,7 @@ impl Used {
         Self { read, last: furthest.wrapping_sub(back) }
     }
 
-    /// The first grain from `earliest` on in which the residue is free, as far as is remembered.
+    /// The first grain from `earliest` on in which the residue is free. A grain that is not remembered counts as used.
     fn first_free(self, earliest: i64) -> i64 {
         let back = self.last - earliest;
         if back < 0 {
@@ -178,12 +182,12 @@ impl Used {
         }
     }
 
-    /// The value of the slot when the residue is used at `at`, too.
+    /// The slot's value after the residue was used in the grain `at`, too.
     fn with(self, at: i64, generation: u64) -> u64 {
         let all = (1 << Self::BEFORE) - 1;
         let before = self.read & all;
         let (last, before) = match at.wrapping_sub(self.last) {
-            // The last grain becomes one of those before, the oldest are forgotten.
+            // The last grain becomes one of those before it, and the oldest are forgotten.
             forward @ 1..=16 => (at, (before << 1 | 1) << (forward - 1) & all),
             back @ -16..=-1 => (self.last, before | 1 << (-1 - back)),
             _ => (at, 0),
@@ -197,13 +201,12 @@ const _: () = assert!(Used::BEFORE == 16 && (Stamp::MAX_RESETS + 1) >> (u64::BIT
 
 /// The identity of a sequence, shard and layout in a server, hashed to 64 bits.
 ///
-/// The seed is the server's and changes at each start, so that two hot sequences that share slots do not
-/// share them for ever.
+/// The server chooses another seed at each start. So two busy sequences that share slots do not share them for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
 impl Key {
-    /// The key of a sequence (by the OIDs of its database and itself), a shard and a layout.
+    /// The key of a sequence, shard and layout. `database` and `sequence` are OIDs.
     #[must_use]
     pub fn new(seed: u64, database: u32, sequence: u32, shard: Shard, layout: Layout) -> Self {
         let relation = u64::from(database) << 32 | u64::from(sequence);
@@ -211,10 +214,10 @@ impl Key {
         Self(mix(seed ^ relation ^ kind))
     }
 
-    /// One of so many places.
+    /// The key's place among `places`.
     #[expect(clippy::cast_possible_truncation, reason = "below `places`")]
     fn place(self, places: usize) -> usize {
-        // By the top bits; the session's map uses the lower ones.
+        // This uses the key's top bits, because the session's hash map uses the lower ones.
         ((u128::from(self.0) * places as u128) >> u64::BITS) as usize
     }
 }

@@ -1,76 +1,74 @@
-//! The lease: a time that ids of a database do not reach, written down before they come near it.
+//! The lease: a time that ids of a database do not reach. It is written to the WAL before ids come near it.
 //!
-//! What shared memory holds is gone after a crash, and a standby never had it. So each database
-//! keeps, in its own WAL, a time up to which ids may have been minted. A server that starts, or is promoted,
-//! takes all before it for used, and goes on from there. A lease is long enough to be renewed once a second only, and
-//! early enough that nobody waits for it.
+//! A crash loses what shared memory holds, and a standby never has it. So each database keeps in its own WAL a time up to
+//! which ids may have been minted. A server that starts, or is promoted, takes all times before the lease for used, and goes
+//! on from there. A lease is renewed about once a second, early enough that no session waits for it.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::{Clock, Event, MAX_AHEAD_MS, Mint, MintError, Stamp};
 use crate::id::hash::GOLDEN;
 use crate::id::{Layout, Millis, Times};
 
-/// How far a lease reaches beyond the server's time when it is written, in milliseconds. So far ahead of
-/// the clock ids can be after a crash; crashes in quick succession add up.
+/// How far a lease reaches beyond the server's time when it is written, in milliseconds. After a crash, ids can be so far
+/// ahead of the clock. Crashes in quick succession add up.
 pub const LEASE_MS: i64 = 1500;
 
-/// A lease with less than this left is renewed while it still holds, in milliseconds.
+/// A lease with less time left is renewed while it still holds, in milliseconds.
 const EARLY_MS: i64 = 500;
 
-// A lease that was just written covers all that may be asked for in milliseconds, and need not be renewed
-// early at once.
+// A new lease covers all times that ids may have in units of a millisecond, and does not count as one that ends soon.
 const _: () = assert!(LEASE_MS - EARLY_MS >= MAX_AHEAD_MS as i64);
 
-/// Who finds that somebody set about renewing less than this ago leaves it to them, in milliseconds.
+/// If a session began to renew early within this time, other sessions leave the renewal to it, in milliseconds.
 const TURN_MS: i64 = 100;
 
-/// Where a database's lease is written down.
+/// Where a database's lease is stored.
 pub trait LeaseStore {
-    /// Makes this session the only one that may write; without `wait`, only if no other is.
+    /// Makes this session the only one that may write. Waits for another session's lock only if `wait` is true.
     fn lock(&self, wait: bool) -> Lock;
 
-    /// Lets others write again.
+    /// Releases the lock.
     fn unlock(&self);
 
-    /// What was written last, by any server.
+    /// The lease that any server wrote last; 1970-01-01 if none was written.
     fn read(&self) -> Millis;
 
-    /// Writes. When it returns, no crash can undo it.
+    /// Writes a lease. When this returns, no crash can undo the write.
     fn write(&self, until: Millis);
 }
 
-/// How it went to lock a [`LeaseStore`].
+/// The result of [`LeaseStore::lock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// This session has it.
+    /// This session has the lock.
     Held,
-    /// Another session has it.
+    /// Another session has the lock.
     Busy,
-    /// There is no such store any more.
+    /// The store was dropped.
     Gone,
 }
 
-/// The identity of a database's lease: the OIDs of the database and of its store. Not all zeroes.
+/// The identity of a database's lease: the OIDs of the database and of its store. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseKey(u64);
 
 impl LeaseKey {
-    /// The key of a database and its store, by their OIDs.
+    /// The key of a database and its store, given by their OIDs.
     #[must_use]
     pub fn new(database: u32, store: u32) -> Self {
         Self(u64::from(database) << 32 | u64::from(store))
     }
 
-    /// Where to begin to look; OIDs of databases made in a row begin in different places.
+    /// The entry at which the search for the key begins. Databases with consecutive OIDs begin far apart.
     fn start(self) -> usize {
         (self.0.wrapping_mul(GOLDEN) >> 48) as usize
     }
 }
 
-/// The leases of the databases that mint, in shared memory. All zeroes is a valid start: no lease.
+/// The leases of the databases that mint, in shared memory. All zeroes is a valid start without leases.
 ///
-/// An entry that has run out says nothing any more, so another database may take it. There is room for
-/// as many databases as mint within one [`LEASE_MS`] of the server's time.
+/// A database may take the entry of another one whose lease has ended. So there is room for as many databases as mint
+/// within [`LEASE_MS`] of the server's time.
 #[repr(C)]
 pub struct Leases([Entry; super::LEASES]);
 
@@ -78,9 +76,9 @@ pub struct Leases([Entry; super::LEASES]);
 #[derive(Default)]
 struct Entry {
     key: AtomicU64,
-    /// A [`Stamp`], or `TAKEN` while the entry changes hands.
+    /// A [`Stamp`], or `TAKEN` while another database takes the entry.
     until: AtomicU64,
-    /// The server's time when somebody last set about renewing early.
+    /// The server's time when a session last began to renew this lease early.
     turn: AtomicU64,
 }
 
@@ -93,15 +91,14 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Until when, that millisecond not included, a database has leased; long ago if it has not.
+    /// The end of a database's lease, itself not included; [`Stamp::default`] if the database has none.
     ///
-    /// To be read before the server's time: a lease that is seen was published after the time was raised to
-    /// what it follows.
+    /// The caller reads this before the server's time. A lease is published after the time was raised to what it follows.
     pub(super) fn until(&self, key: LeaseKey) -> Stamp {
         self.find(key).map_or(Stamp::default(), |(_, until)| until)
     }
 
-    /// Whether it is this session's turn to renew early.
+    /// Whether this session shall renew the lease early. At most one session gets `true` within [`TURN_MS`].
     fn turn(&self, key: LeaseKey, now: Stamp) -> bool {
         let Some((entry, _)) = self.find(key) else { return false };
         let last = Stamp::from_bits(entry.turn.load(Ordering::Relaxed));
@@ -112,14 +109,15 @@ impl Leases {
                 .is_ok()
     }
 
-    /// Publishes what was written down. Called by who holds the store's lock. Whether there was room.
+    /// Publishes a lease that was written to the store. The caller holds the store's lock. Returns `false` if there is no
+    /// room.
     fn publish(&self, key: LeaseKey, until: Stamp, now: Stamp) -> bool {
         loop {
             if let Some((entry, seen)) = self.find(key) {
                 if entry.change(seen.bits(), until.bits()) {
                     return true;
                 }
-                // Another database took it, as it had run out.
+                // The lease had ended, and another database took the entry.
                 continue;
             }
             let taken = |entry: &&Entry| entry.free(now).is_some_and(|until| entry.change(until, TAKEN));
@@ -130,14 +128,14 @@ impl Leases {
         }
     }
 
-    /// Drops what a database had leased by other records: by the extension before it was made anew. Returns until
-    /// when that was.
+    /// Drops a database's leases from other stores, which it had before the extension was dropped and created again. Returns
+    /// the latest end among them.
     fn drop_others(&self, key: LeaseKey) -> Stamp {
         let mut latest = Stamp::default();
         for entry in &self.0 {
             let until = entry.until.load(Ordering::Acquire);
             let owner = entry.key.load(Ordering::Relaxed);
-            // If it changed hands meanwhile, it is another's.
+            // `change` fails if another database has taken the entry meanwhile.
             if owner != key.0 && owner >> 32 == key.0 >> 32 && until != TAKEN && entry.change(until, 0) {
                 latest = latest.max(Stamp::from_bits(until));
             }
@@ -151,7 +149,7 @@ impl Leases {
 
     fn find(&self, key: LeaseKey) -> Option<(&Entry, Stamp)> {
         for entry in self.from(key) {
-            // In this order: who sees what a new owner published sees its key.
+            // `until` is read first. A session that sees what a new owner published then sees the new owner's key.
             let until = entry.until.load(Ordering::Acquire);
             let owner = entry.key.load(Ordering::Relaxed);
             if owner == key.0 && until != TAKEN {
@@ -170,7 +168,7 @@ impl Leases {
 }
 
 impl Entry {
-    /// Its end, if it has run out.
+    /// The end of the entry's lease, if that is before `now`.
     fn free(&self, now: Stamp) -> Option<u64> {
         let until = self.until.load(Ordering::Relaxed);
         (until != TAKEN && Stamp::from_bits(until) < now).then_some(until)
@@ -182,8 +180,11 @@ impl Entry {
 }
 
 impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
-    /// Whether the lease that was read covers a millisecond, which has to come before its end; if not, it does
-    /// now, or the caller must look again.
+    /// Whether `lease`, as it was read, covers the millisecond `wanted`. If it does not, or ends soon and it is this
+    /// session's turn, this renews the lease and returns `false`: the caller then reads the lease again.
+    ///
+    /// # Errors
+    /// As [`Mint::claim`].
     pub(super) fn leased(
         &self,
         lease: Stamp,
@@ -192,7 +193,7 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         layout: Layout,
     ) -> Result<bool, MintError> {
         let renew = |wait| {
-            // With the next unit, so that nobody waits when that begins.
+            // The new lease covers the next unit, too. So no session waits for a lease when that unit begins.
             let wanted = wanted.at().plus(layout.fields().unit_ms.into());
             self.renew(wait, Renewal::Of { lease, wanted }, layout.times())
         };
@@ -208,11 +209,11 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         Ok(true)
     }
 
-    /// Raises the server's time to `until`, which was used elsewhere, and writes down what it is then. When it
-    /// returns, no crash can undo it.
+    /// Raises the server's time to `until`, because ids up to there were minted elsewhere, and writes a lease that covers it.
+    /// When this returns, no crash can undo it.
     ///
     /// # Errors
-    /// [`MintError::TooFarAhead`] beyond the tolerance, else as [`Mint::claim`].
+    /// [`MintError::TooFarAhead`] if `until` is ahead of the clock by more than the tolerance, otherwise as [`Mint::claim`].
     pub fn advance(&self, until: Millis) -> Result<(), MintError> {
         let clock = self.clock.now();
         if until > clock.plus(self.tolerance_ms) {
@@ -221,9 +222,9 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         self.renew(true, Renewal::From(until), Times::ALL)
     }
 
-    /// Sets the server's time and the database's lease back to the clock; the leases of the server's other
-    /// databases are then given up. Returns until when ids may have been minted: if that is after the clock,
-    /// those from there on can come again.
+    /// Sets the server's time and the database's lease back to the clock. This gives up the leases of the server's other
+    /// databases. Returns the time up to which ids may have been minted. If that is after the clock, ids of the times between
+    /// can be minted again.
     ///
     /// # Errors
     /// [`MintError::TooManyResets`], [`MintError::TooManyLeases`], [`MintError::LeaseGone`].
@@ -241,7 +242,7 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         let (now, clock) = (self.time.stamp(), self.clock.both());
         let known = held.generation() == now.generation() && written <= held.at();
         if known && now.at() <= clock.system() {
-            // Nothing is ahead.
+            // Neither the time nor the lease is ahead of the clock.
             return Ok(now.at());
         }
         let new = if now.at() > clock.system() {
@@ -256,7 +257,7 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
     fn renew(&self, wait: bool, renewal: Renewal, times: Times) -> Result<(), MintError> {
         match self.store.lock(wait) {
             Lock::Held => {}
-            // Somebody else is at it, and the lease still holds.
+            // Another session renews the lease, which still holds.
             Lock::Busy => return Ok(()),
             Lock::Gone => return Err(MintError::LeaseGone),
         }
@@ -270,15 +271,15 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
             let held = self.leases.until(self.database);
             let now = self.now(times)?.stamp;
             if matches!(renewal, Renewal::Of { lease, .. } if held > lease) {
-                // Somebody renewed it while this session waited for the lock.
+                // Another session renewed the lease while this one waited for the lock.
                 return Ok(());
             }
-            // Read, not remembered: who wrote blindly after a pause would put the lease back.
+            // The lease is read again. A session that was held up and wrote from memory would set the lease back.
             let mut written = self.store.read();
             if written > held.at() {
                 self.adopt(written, now)?;
             } else if held.generation() < now.generation() {
-                // Leased by this server in a time that was given up.
+                // This server wrote it in a time that was given up.
                 written = Millis::new(0);
             }
             if let Renewal::From(at) = renewal {
@@ -291,16 +292,17 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
             }
             return match renewal {
                 Renewal::Of { wanted, .. } => {
-                    // The end of a long unit, or of the next, can be further ahead than a lease reaches.
+                    // Where units are long, the end of the next one can be further ahead than a lease reaches.
                     let least = written.max(wanted.plus(1)).plus(-LEASE_MS);
                     self.write(raised.with(raised.at().max(least)))
                 }
                 Renewal::From(_) => {
-                    // Written down, and left to the next to mint: they find what a restore may write meanwhile.
+                    // The lease is not published. The next session that mints reads the store, and so it also finds what
+                    // a restore may write meanwhile.
                     let before = self.leases.drop_others(self.database);
                     let mut until = written.max(raised.at().plus(self.max_ahead_ms + 1));
                     if before.generation() == raised.generation() {
-                        // Ids of a long unit reach further; its lease covers them.
+                        // Ids of a long unit reach further, and the lease that was dropped covered them.
                         until = until.max(before.at());
                     }
                     self.store.write(until);
@@ -310,7 +312,11 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         }
     }
 
-    /// Takes what was written by a server before this one, or by a restore, for used.
+    /// Raises the server's time to a lease that another server wrote before, or a restore. Notifies the operator if the clock
+    /// is behind it by more than a restart explains.
+    ///
+    /// # Errors
+    /// [`MintError::LeaseAhead`].
     fn adopt(&self, written: Millis, now: Stamp) -> Result<(), MintError> {
         let clock = self.clock.now();
         let behind_ms = written.get() - clock.get();
@@ -324,9 +330,12 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         Ok(())
     }
 
-    /// Writes and publishes a lease from `now` on. The caller holds the store's lock.
+    /// Writes and publishes a lease of [`LEASE_MS`] from `now` on. The caller holds the store's lock.
+    ///
+    /// # Errors
+    /// [`MintError::TooManyLeases`].
     fn write(&self, now: Stamp) -> Result<(), MintError> {
-        // Before it is written: what is written and not published is adopted by the next to come.
+        // This comes before the write: the next session would adopt a lease that was written and not published.
         if !self.leases.has_room(self.database, now) {
             return Err(MintError::TooManyLeases);
         }
@@ -335,7 +344,8 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         if self.leases.publish(self.database, until, now) { Ok(()) } else { Err(MintError::TooManyLeases) }
     }
 
-    /// How far the clock may be behind the server's time, which can be a lease ahead of the last id.
+    /// How far the clock may be behind the server's time, in milliseconds. The server's time can be a lease ahead of the last
+    /// id.
     pub(super) fn max_behind_ms(&self) -> i64 {
         self.tolerance_ms + LEASE_MS
     }
@@ -344,13 +354,13 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
 /// Why a lease is written.
 #[derive(Clone, Copy)]
 enum Renewal {
-    /// This one has run out, or soon will.
+    /// A lease has ended, or ends soon.
     Of {
-        /// The lease that was seen.
+        /// The lease that the session saw.
         lease: Stamp,
-        /// What the new one has to cover.
+        /// The millisecond that the new lease must cover.
         wanted: Millis,
     },
-    /// Ids are to go on from this time, if they have not reached it.
+    /// Ids shall not come before this time any more.
     From(Millis),
 }

@@ -1,16 +1,15 @@
-//! The minting of ids: one loop over small pieces of state.
+//! The minting of ids: one loop ([`Mint::claim`]) over four pieces of state.
 //!
 //! | state | kept in | promise |
 //! |---|---|---|
-//! | [`Guard`]: the milliseconds of each residue | shared memory | never the same id twice |
-//! | [`SharedTime`]: the greatest clock reading | shared memory | time never goes back on a server |
-//! | [`Leases`]: a time that ids do not reach | shared memory and WAL | nor over a crash, restart or promotion |
+//! | [`Guard`]: in which milliseconds each residue was used | shared memory | no id is minted twice |
+//! | [`SharedTime`]: the greatest reading of the clock | shared memory | the time of ids never goes back on a server |
+//! | [`Leases`]: a time that ids do not reach | shared memory and WAL | both hold after a crash, restart or promotion |
 //! | [`SessionOrder`]: each sequence's last id | the session | a session's ids strictly increase |
 //!
-//! Clocks and the place where leases are written come in as arguments, so all of it is tested without a
-//! server; this module knows nothing of PostgreSQL.
+//! The clocks and the lease's store are arguments, so tests need no server. This module knows nothing of PostgreSQL.
 
-// The atomics by one name, so that the model checker can put its own in their place (tests/loom).
+// All files here use the atomics by this name. The model checker puts its own in their place (tests/loom).
 use std::sync::atomic;
 
 mod claim;
@@ -27,7 +26,7 @@ pub use session::{Last, SessionOrder};
 pub use stats::{Statistics, Stats};
 pub use time::{Reading, SharedTime, Stamp};
 
-/// The most that ids may be allowed to run ahead of the server's time, in milliseconds.
+/// The upper limit of the setting `insta_ids.max_ahead_ms`.
 pub const MAX_AHEAD_MS: i32 = 1000;
 
 /// How many databases can hold a lease at once.

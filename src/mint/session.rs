@@ -1,4 +1,4 @@
-//! The order of a session's ids: those of one sequence, shard and layout strictly increase.
+//! The order of a session's ids: the ids of one sequence, shard and layout strictly increase.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -8,14 +8,14 @@ use crate::id::Seq;
 
 /// The last id of each sequence, shard and layout that a session mints from.
 ///
-/// Bounded by what the session can mint within the time that ids may run ahead: an entry from before
-/// the server's time says nothing any more, and is dropped when the map would have to grow.
+/// An entry from before the server's time has no effect any more. Such entries are dropped when the map would have to grow.
+/// So the map holds as many entries as the session can mint ids within the time that ids may run ahead.
 #[derive(Default)]
 pub struct SessionOrder {
     last: HashMap<Key, Last, BuildHasherDefault<AsHashed>>,
 }
 
-/// A session's last id of one sequence, shard and layout; before the first, long ago.
+/// A session's last id of one sequence, shard and layout. The default comes before all ids.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Last {
     /// The last millisecond of its unit of time.
@@ -24,20 +24,20 @@ pub struct Last {
 }
 
 impl Last {
-    /// The first millisecond in which an id with this residue comes after the last one.
+    /// The first millisecond in which an id with this sequence field comes after the last id.
     #[must_use]
     pub fn earliest(self, seq: Seq) -> Stamp {
         if seq > self.seq { self.until } else { self.until.plus(1) }
     }
 
-    /// Records a newer id, by the last millisecond of its unit of time.
+    /// Records a newer id, given by the last millisecond of its unit of time and its sequence field.
     pub fn record(&mut self, until: Stamp, seq: Seq) {
         *self = Self { until, seq };
     }
 }
 
 impl SessionOrder {
-    /// The last id of a sequence, shard and layout. `now` is a time that no later id goes below.
+    /// The last id of a sequence, shard and layout. `now` is the server's time.
     pub fn last(&mut self, key: Key, now: Stamp) -> &mut Last {
         if self.last.len() == self.last.capacity() && !self.last.contains_key(&key) {
             self.last.retain(|_, last| last.until >= now);
@@ -45,20 +45,20 @@ impl SessionOrder {
         self.last.entry(key).or_default()
     }
 
-    /// How many are remembered.
+    /// How many entries are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
         self.last.len()
     }
 
-    /// Whether none is remembered.
+    /// Whether no entry is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
 }
 
-/// The hasher of keys, which are hashes already.
+/// A hasher that returns keys as they are, because they are hashes.
 #[derive(Default)]
 struct AsHashed(u64);
 

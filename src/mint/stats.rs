@@ -1,12 +1,12 @@
-//! What the server counts about its ids: cheap enough to be always on.
+//! The server's counters, cheap enough to be always on.
 
 use super::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::id::Millis;
 
-/// Sessions of lower numbers count in a cache line of their own, which takes no locked instruction.
+/// How many sessions count in a cache line of their own, which takes no locked instruction: those with lower numbers.
 const OWN: usize = 256;
 
-/// The others share these.
+/// How many cache lines the other sessions share.
 const SHARED: usize = 32;
 
 /// The counters, in shared memory. All zeroes is a valid start.
@@ -14,7 +14,7 @@ const SHARED: usize = 32;
 pub struct Stats {
     own: [Stripe; OWN],
     shared: [Stripe; SHARED],
-    /// What had been counted when counting began.
+    /// The sums of the other stripes at the last reset.
     before: Stripe,
     waits: AtomicU64,
     waited_us: AtomicI64,
@@ -30,22 +30,22 @@ struct Stripe {
     pushed: AtomicU64,
 }
 
-/// The counters at one moment, since they were reset.
+/// What was counted since the last reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Ids minted.
     pub minted: u64,
-    /// Of these, how many took a later millisecond, as another id had used theirs.
+    /// Ids that took a later unit of time, because another id had used the first one.
     pub pushed: u64,
-    /// Waits for the clock to come nearer.
+    /// Waits for the clock.
     pub waits: u64,
-    /// Time waited, in microseconds.
+    /// The length of all waits, in microseconds.
     pub waited_us: i64,
-    /// Times the clock was found to have been set back.
+    /// How often the clock was set back.
     pub step_backs: u64,
-    /// The largest of these, in microseconds.
+    /// The largest step back, in microseconds.
     pub largest_step_back_us: i64,
-    /// When counting began.
+    /// The time of the last reset.
     pub since: Millis,
 }
 
@@ -65,9 +65,9 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// The counters now. Those of sessions that mint meanwhile may be counted, or not.
+    /// The counters now. Ids that sessions mint meanwhile may be counted or not.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn read(&self) -> Statistics {
         let since = |counter: fn(&Stripe) -> &AtomicU64| {
             self.total(counter).saturating_sub(counter(&self.before).load(Ordering::Relaxed))
         };
@@ -82,9 +82,9 @@ impl Stats {
         }
     }
 
-    /// Begins to count anew.
+    /// Sets all counters to 0. `since` is the time of this reset.
     pub fn reset(&self, since: Millis) {
-        // Sessions that mint would write over a zero in a stripe of their own.
+        // The stripes keep their values, because a session that mints would overwrite a zero in its own stripe.
         self.before.minted.store(self.total(|stripe| &stripe.minted), Ordering::Relaxed);
         self.before.pushed.store(self.total(|stripe| &stripe.pushed), Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Stats {
         self.own.iter().chain(&self.shared).map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts an id of the session with that number, which no other has at the same time.
+    /// Counts an id of a session, by the session's number.
     pub(super) fn minted(&self, session: usize, pushed: bool) {
         let Some(own) = self.own.get(session) else {
             let shared = &self.shared[session % SHARED];

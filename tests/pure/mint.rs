@@ -347,7 +347,7 @@ fn a_clock_that_is_behind_does_not_slow_ids_down() {
         assert!((1000..1003).contains(&took), "{took} ms after a step of {step_ms} ms");
         assert!(reached <= START.plus(clock.waited_ms() + AHEAD_MS + 1), "{reached:?}");
         assert_eq!(*clock.told.borrow(), [Event::SteppedBack { us: step_ms * 1000 }]);
-        assert_eq!(server.stats.statistics().largest_step_back_us, step_ms * 1000);
+        assert_eq!(server.stats.read().largest_step_back_us, step_ms * 1000);
     }
 }
 
@@ -584,12 +584,12 @@ fn waits_and_ids_are_counted() {
     }
     let mut other = SessionOrder::default();
     server.mint(&clock, &paper, &mut other, 7);
-    let statistics = server.stats.statistics();
+    let statistics = server.stats.read();
     assert_eq!((statistics.minted, statistics.pushed, statistics.since), (101, 1, START));
     assert_eq!(statistics.waited_us, clock.steady_us.get());
     assert_eq!(statistics.waits, 90);
     server.stats.reset(START.plus(1));
-    assert_eq!((server.stats.statistics().minted, server.stats.statistics().since), (0, START.plus(1)));
+    assert_eq!((server.stats.read().minted, server.stats.read().since), (0, START.plus(1)));
 }
 
 /// Sessions of high numbers share a counter; a new beginning takes nothing from those that count on.
@@ -606,10 +606,10 @@ fn each_session_is_counted() {
         for (n, session) in [0, 1, 255, 256, 1000, usize::MAX].into_iter().enumerate() {
             mint(session, 0);
             clock.pass(1000);
-            assert_eq!(server.stats.statistics().minted, n as u64 + 1, "round {round}, session {session}");
+            assert_eq!(server.stats.read().minted, n as u64 + 1, "round {round}, session {session}");
         }
         server.stats.reset(START);
-        assert_eq!(server.stats.statistics().minted, 0);
+        assert_eq!(server.stats.read().minted, 0);
     }
 }
 
