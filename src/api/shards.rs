@@ -13,7 +13,7 @@ use crate::pg::text::{Text, c_string};
 use crate::pg::{memory, owner, rows, transactions};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
-use crate::shard::expression;
+use crate::shard::expression::normalized_expression;
 
 /// Floor modulo: the remainder of a negative key is none.
 #[pg_extern(sql = false)]
@@ -124,12 +124,12 @@ fn essence(
     let names: HashMap<_, _> =
         oids.iter().zip(names.iter()).filter_map(|(oid, name)| Some((oid?.to_u32(), name?))).collect();
     let minting: Vec<u32> = minting.iter().flatten().map(pg_sys::Oid::to_u32).collect();
-    expression::essence(tree, |oid| names.get(&oid).copied(), &minting, shard).map(Text)
+    normalized_expression(tree, |oid| names.get(&oid).copied(), &minting, shard).map(Text)
 }
 
 #[pg_extern(sql = false)]
 #[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
 fn minted_shards(tree: &[u8], functions: Array<'_, pg_sys::Oid>) -> Vec<i32> {
     let functions: Vec<u32> = functions.iter().flatten().map(pg_sys::Oid::to_u32).collect();
-    expression::minted_shards(tree, &functions)
+    crate::shard::expression::minted_shards(tree, &functions)
 }

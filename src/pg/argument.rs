@@ -1,4 +1,4 @@
-//! Arguments of the functions that are called for every row.
+//! Arguments of functions that are called for every row, read without pgrx's overhead.
 
 use pgrx::callconv::{Arg, ArgAbi};
 use pgrx::pg_sys;
@@ -6,21 +6,22 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
 
-/// Argument number `N`, from 0 on, read where the server has put it. The way that pgrx has to an argument goes through
-/// calls and memory, which costs as much as decoding an id does.
+/// Argument number `N`, counted from 0, read where the server has put it. pgrx's way to read an argument costs as much time as
+/// decoding an id.
 ///
-/// For functions that are `strict`, as a NULL would be read as a value, and of which every argument is one, as those that
-/// pgrx reads by itself would be counted without these.
+/// The function must be `strict`, because a NULL would be read as a value. All of its arguments must be `Nth`, because pgrx
+/// does not count these when it reads others.
 #[derive(Clone, Copy)]
 pub(crate) struct Nth<const N: usize, T>(pub(crate) T);
 
-/// What is passed as a value.
+/// A type that the server passes by value.
 pub(crate) trait ByValue {
+    /// The value in a datum of this type.
     fn of(datum: pg_sys::Datum) -> Self;
 }
 
 impl ByValue for u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "the server has extended what is narrower")]
+    #[expect(clippy::cast_possible_truncation, reason = "the server extends a narrower value to a datum")]
     fn of(datum: pg_sys::Datum) -> Self {
         datum.value() as Self
     }
@@ -38,7 +39,7 @@ impl ByValue for i64 {
     }
 }
 
-// SAFETY: reads the argument that SQL declares in its place. pgrx passes over arguments that it calls virtual.
+// SAFETY: reads the argument that SQL declares at this place. pgrx skips arguments that it calls virtual.
 unsafe impl<'fcx, const N: usize, T: ByValue> ArgAbi<'fcx> for Nth<N, T> {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
         // SAFETY: the server passes as many arguments as SQL declares, which is as many as the Rust function has.
@@ -53,7 +54,7 @@ unsafe impl<'fcx, const N: usize, T: ByValue> ArgAbi<'fcx> for Nth<N, T> {
     }
 }
 
-// SAFETY: the type itself, in SQL.
+// SAFETY: in SQL it is the type `T` itself.
 unsafe impl<const N: usize, T: SqlTranslatable> SqlTranslatable for Nth<N, T> {
     const TYPE_IDENT: &'static str = T::TYPE_IDENT;
     const TYPE_ORIGIN: TypeOrigin = T::TYPE_ORIGIN;

@@ -1,4 +1,4 @@
-//! The server's clocks, and waiting for them.
+//! The server's clocks, and waiting for them. No other file reads a clock.
 
 use std::ffi::{c_int, c_long};
 
@@ -8,18 +8,17 @@ use super::{log, pauses};
 use crate::id::Millis;
 use crate::mint::{Clock, Event, Reading};
 
-/// A wait goes back to the loop after this long at the latest, so that a clock that was set meanwhile
-/// is noticed. In milliseconds.
+/// A wait returns to the mint loop after this time at the latest, in milliseconds. So the loop notices a clock that was set.
 const LONGEST_WAIT_MS: i64 = 1000;
 
-/// Two clocks are read together when they are read within this many microseconds; only a process that
-/// is held up between them takes longer.
+/// Two readings count as made together if they are at most so many microseconds apart. Only a process that is held up between
+/// them takes longer.
 const TOGETHER_US: i64 = 200;
 
-/// Where clocks are always that slow, the last reading must do.
+/// How often both clocks are read at most. On a machine whose clocks are always slower, the last reading is used.
 const TRIES: u32 = 10;
 
-/// The numbers of the clocks in time.h: the system's, and the one that nobody sets.
+/// The numbers of the system clock and the steady clock in time.h.
 const CLOCK_REALTIME: c_int = 0;
 const CLOCK_MONOTONIC: c_int = if cfg!(target_os = "macos") { 6 } else { 1 };
 
@@ -31,13 +30,13 @@ struct Timespec {
     nanoseconds: c_long,
 }
 
-// SAFETY: declared as in time.h; the standard library's steady clock cannot be compared between processes, and its
-// system clock takes longer.
+// SAFETY: declared as in time.h. The standard library does not serve: its steady clock cannot be compared between
+// processes, and its system clock takes longer.
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
 }
 
-/// The system clock and the steady clock, waited for on the session's latch.
+/// The clocks of this machine, for sessions of the server.
 pub(crate) struct ServerClock;
 
 impl Clock for ServerClock {
@@ -61,12 +60,12 @@ impl Clock for ServerClock {
         }
     }
 
-    /// Waits on the latch, so that a cancel, a timeout or a terminate ends the wait at once: it comes
-    /// back from here as PostgreSQL's error.
+    /// Waits on the session's latch. So a cancelled statement, a timeout or a terminated session ends the wait at once, and
+    /// this raises PostgreSQL's own error.
     fn wait(&self, ms: i64) {
         let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-        // SAFETY: `MyLatch` is the session's own latch, set before any function runs; the binding turns
-        // an error raised inside into an unwind.
+        // SAFETY: `MyLatch` is the session's own latch, which is set before any function runs. The binding turns an error
+        // into an unwind.
         unsafe {
             pg_sys::WaitLatch(
                 pg_sys::MyLatch,
@@ -84,8 +83,8 @@ impl Clock for ServerClock {
     }
 }
 
-/// Waits for so many milliseconds of the steady clock. `pg_sleep` goes by the system clock before PostgreSQL 17, and sleeps
-/// as much longer as that is set back.
+/// Waits for `ms` milliseconds of the steady clock. `pg_sleep` goes by the system clock before PostgreSQL 17, so it sleeps too
+/// long if that clock is set back.
 pub(crate) fn wait_ms(ms: i64) {
     let until = steady_ms().saturating_add(ms);
     loop {
@@ -102,17 +101,18 @@ pub(crate) fn steady_ms() -> i64 {
     steady_us() / 1000
 }
 
-/// The number of PostgreSQL's timer for `statement_timeout`.
+/// `STATEMENT_TIMEOUT` of utils/timeout.h.
 const STATEMENT_TIMEOUT: c_int = 3;
 
-// SAFETY: declared as in utils/timeout.h; neither raises an error.
+// SAFETY: declared as in utils/timeout.h. Neither raises an error.
 unsafe extern "C" {
     fn enable_timeout_after(id: c_int, delay_ms: c_int);
     fn disable_timeout(id: c_int, keep_indicator: bool);
 }
 
-/// Cancels the statement that runs after so many milliseconds, or when `statement_timeout` does if that is earlier; 0 is never.
-/// Without a number, `statement_timeout` alone holds again. The server forgets this at the end of the statement.
+/// Makes the server cancel the running statement `ms` milliseconds from now, or when `statement_timeout` ends if that is
+/// earlier. With 0 the statement is not cancelled. With `None` only `statement_timeout` holds again. The server forgets this
+/// at the end of the statement.
 pub(crate) fn limit_statement(ms: Option<i32>) {
     // SAFETY: reads a setting and times of this session, and sets a timer that the server has made.
     unsafe {
@@ -136,12 +136,11 @@ fn system_us() -> i64 {
     read(CLOCK_REALTIME).us()
 }
 
-/// A clock that nobody sets, the same in all processes of the machine, in microseconds.
+/// The steady clock, in microseconds. It is the same in all processes of the machine, and cannot be set.
 fn steady_us() -> i64 {
     read(CLOCK_MONOTONIC).us()
 }
 
-/// The only place that reads a clock.
 fn read(clock: c_int) -> Timespec {
     let mut time = Timespec::default();
     // SAFETY: `time` is ours to be written.

@@ -1,4 +1,4 @@
-//! The type `id_layout` as the server stores it: 16 bytes, passed by reference.
+//! The SQL type `id_layout`: 16 bytes, passed by reference.
 
 use std::ptr;
 
@@ -12,13 +12,13 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 
 use crate::id::{Fields, InvalidLayout, Layout, Millis};
 
-/// A layout as an argument or a result. What comes from the server is checked when it is used: nothing but
-/// the type's own input makes it, but a cast or a broken page could.
+/// A layout as an argument or a result. It is checked when it is converted to a [`Layout`]: a cast or a broken page can
+/// contain a value that the type's input functions would refuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredLayout(Stored);
 
-/// In memory and on disk, in the byte order of the machine: as CREATE TYPE in sql/layouts.sql says, of 16 bytes,
-/// aligned to 8. Equal layouts are equal byte by byte.
+/// The value in memory and on disk, in the byte order of the machine. CREATE TYPE declares its length of 16 bytes and its
+/// alignment to 8. Equal layouts are equal byte by byte.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stored {
@@ -63,7 +63,7 @@ impl TryFrom<StoredLayout> for Layout {
 }
 
 impl StoredLayout {
-    /// No layout: what stands for NULL in a function that is strict, so never used.
+    /// An invalid layout in the place of a NULL. Functions that take layouts are strict, so they never see it.
     const NONE: Self = Self(Stored {
         epoch_ms: 0,
         unit_ms: 0,
@@ -73,18 +73,17 @@ impl StoredLayout {
         seq_above_shard: 0,
     });
 
-    /// The binary format: the fields in the order in which they are stored, most significant byte first.
+    /// The binary format: the fields in the order in which they are stored, each with its most significant byte first.
     pub(crate) fn send(self) -> Vec<u8> {
         let Stored { epoch_ms, unit_ms, time_bits, shard_bits, seq_bits, seq_above_shard } = self.0;
         let bits = [time_bits, shard_bits, seq_bits, seq_above_shard];
         [&epoch_ms.to_be_bytes()[..], &unit_ms.to_be_bytes(), &bits].concat()
     }
 
-    /// Reads the binary format from the message that a receive function is given. Raises the server's own error
-    /// if that is too short.
+    /// Reads the binary format from the argument of a receive function. Raises PostgreSQL's own error if that is too short.
     pub(crate) fn receive(mut message: Internal) -> Self {
-        // SAFETY: SQL cannot make a value of type `internal`, so it comes from the server, which gives a
-        // receive function its message. The bindings turn an error raised inside into an unwind.
+        // SAFETY: SQL cannot make a value of type `internal`, so this is the message that the server gives to a receive
+        // function. The bindings turn an error into an unwind.
         unsafe {
             let message = message.get_mut::<pg_sys::StringInfoData>().map_or(ptr::null_mut(), ptr::from_mut);
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a byte")]
@@ -101,7 +100,7 @@ impl StoredLayout {
     }
 }
 
-// SAFETY: declared as sql/layouts.sql makes it.
+// SAFETY: as the extension's CREATE TYPE declares it.
 unsafe impl SqlTranslatable for StoredLayout {
     const TYPE_IDENT: &'static str = pgrx_resolved_type!(StoredLayout);
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::ThisExtension;
@@ -111,10 +110,11 @@ unsafe impl SqlTranslatable for StoredLayout {
 }
 
 impl StoredLayout {
-    /// Whether a type has the same form. It has another OID in each database.
+    /// Whether values of a type have the length, alignment and passing of this one. The OID of `id_layout` differs between
+    /// databases.
     pub(crate) fn is_like(of: pg_sys::Oid) -> bool {
         let (mut length, mut by_value, mut align) = (0, false, 0);
-        // SAFETY: takes the OID of a type, which the caller has of a column.
+        // SAFETY: takes the OID of a type.
         unsafe { pg_sys::get_typlenbyvalalign(of, &raw mut length, &raw mut by_value, &raw mut align) };
         usize::try_from(length) == Ok(size_of::<Stored>()) && !by_value && align == b'd'.cast_signed()
     }
@@ -122,7 +122,7 @@ impl StoredLayout {
 
 impl FromDatum for StoredLayout {
     unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Self> {
-        // SAFETY: the caller passes an `id_layout`: a pointer to its bytes, aligned as the type asks for.
+        // SAFETY: the caller passes an `id_layout`: a pointer to bytes with the alignment of the type.
         (!is_null).then(|| Self(unsafe { *datum.cast_mut_ptr::<Stored>() }))
     }
 }
@@ -130,15 +130,15 @@ impl FromDatum for StoredLayout {
 // SAFETY: as for `FromDatum`.
 unsafe impl<'fcx> ArgAbi<'fcx> for StoredLayout {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the caller keeps what `ArgAbi` asks of it.
+        // SAFETY: the caller keeps what `ArgAbi` asks for.
         unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(Self::NONE)
     }
 }
 
-// SAFETY: the result is a pointer to bytes that the server's current memory context owns.
+// SAFETY: the result is a pointer to bytes in the server's current memory context.
 unsafe impl BoxRet for StoredLayout {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: `palloc` returns memory of that size, aligned for any type, or raises.
+        // SAFETY: `palloc` returns memory of this size with an alignment for any type, or raises an error.
         unsafe {
             let stored: *mut Stored = pg_sys::palloc(size_of::<Stored>()).cast();
             stored.write(self.0);

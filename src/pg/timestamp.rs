@@ -1,20 +1,20 @@
-//! PostgreSQL's instants, and the milliseconds of ids.
+//! Conversions between PostgreSQL's instants and the milliseconds of ids, and lengths of time as text.
 
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::pg_sys;
 
 use crate::id::Millis;
 
-/// Milliseconds between 1970-01-01, where Unix time begins, and 2000-01-01, where PostgreSQL's does.
+/// Milliseconds from 1970-01-01, where Unix time begins, to 2000-01-01, where PostgreSQL's time begins.
 const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
 
-/// The millisecond that an instant falls into. The infinities fall outside of all ids' times.
+/// The millisecond that holds an instant. The infinities become times that no id can have.
 pub(crate) fn millis_of(at: TimestampWithTimeZone) -> Millis {
     let micros: pg_sys::TimestampTz = at.into();
     Millis::new(micros.div_euclid(1000) + POSTGRES_EPOCH_MS)
 }
 
-/// The instant at which a millisecond begins; an infinity where PostgreSQL has no such instant.
+/// The beginning of a millisecond. Becomes an infinity if PostgreSQL has no such instant.
 pub(crate) fn timestamp_of(at: Millis) -> TimestampWithTimeZone {
     let micros = at.get().saturating_sub(POSTGRES_EPOCH_MS).saturating_mul(1000);
     TimestampWithTimeZone::try_from(micros).unwrap_or_else(|_| {

@@ -1,7 +1,7 @@
-//! Statements of DDL as text.
+//! DDL statements as text.
 
-/// A statement without its first CONCURRENTLY: what it does where there is nobody to wait for. The word is reserved,
-/// so outside of quotes and comments it is nothing else.
+/// The statement without its first CONCURRENTLY, for a shard whose tables no other session can use yet. CONCURRENTLY is a
+/// reserved word, so outside of quotes and comments it has no other meaning.
 #[must_use]
 pub fn without_concurrently(statement: &[u8]) -> Vec<u8> {
     const WORD: &[u8] = b"CONCURRENTLY";
@@ -22,17 +22,18 @@ pub fn without_concurrently(statement: &[u8]) -> Vec<u8> {
     statement.to_vec()
 }
 
+/// Whether a byte can be part of a word of SQL. All bytes of characters beyond ASCII can.
 pub(crate) fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
 }
 
-/// The bytes up to the end of the first `end`, or all.
+/// How many bytes of `text` there are up to the end of its first `end`, or in all if it has none.
 pub(crate) fn length_to(text: &[u8], end: &[u8]) -> usize {
     text.windows(end.len()).position(|window| window == end).map_or(text.len(), |at| at + end.len())
 }
 
-/// The bytes of the comment that a text begins with: to the end of its line, which stays, or to its own end. In SQL, those
-/// nest.
+/// How many bytes the comment has that a text begins with. A comment with `--` ends before the end of its line. Comments with
+/// `/*` can nest, as SQL allows.
 pub(crate) fn comment(text: &[u8]) -> usize {
     if text.starts_with(b"--") {
         return text.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r')).count();

@@ -1,12 +1,16 @@
 //! Expressions as the catalog stores them: trees of nodes, written as text.
+//!
+//! A check compares the defaults, constraints and index expressions of a shard with those of the other shards. Equal
+//! expressions are stored with other OIDs and other shard numbers in each shard.
 
-/// A stored expression with the names of objects, as the caller knows them, for their OIDs, and without where in its
-/// source it stood: so it is the same in each shard where the same words were stored, if the names are. A constant that
-/// is the shard, where it is the first argument of a call of one of the functions that mint, is left out.
+/// A stored expression in a form that is the same in all shards if the expression is.
 ///
-/// `None` if it has an OID without a name: perhaps that differs from shard to shard, and perhaps it does not.
+/// Each OID of an object is replaced by the name that `name_of` returns. Positions in the source text are left out. If a
+/// function of `minting` is called with the constant `shard` as its first argument, that constant is left out.
+///
+/// Returns `None` if `name_of` does not know an OID, because two expressions cannot be compared then.
 #[must_use]
-pub fn essence<'a>(
+pub fn normalized_expression<'a>(
     tree: &[u8],
     name_of: impl Fn(u32) -> Option<&'a [u8]>,
     minting: &[u32],
@@ -14,11 +18,12 @@ pub fn essence<'a>(
 ) -> Option<Vec<u8>> {
     let mut kept = Vec::with_capacity(tree.len());
     let mut rest = tree;
+    // Whether what follows is the first argument of a function of `minting`.
     let mut is_call_that_mints = false;
     while let Some(&first) = rest.first() {
         let mut read = 0;
         if first == b'{' {
-            if let Some(oid) = object(rest) {
+            if let Some(oid) = object_constant(rest) {
                 kept.extend_from_slice(name_of(oid)?);
                 read = node_length(rest);
             } else if is_call_that_mints && integer(rest) == Some(shard) {
@@ -26,7 +31,7 @@ pub fn essence<'a>(
             }
             is_call_that_mints = called(rest).is_some_and(|function| minting.contains(&function));
         } else if let Some(field) = Field::at(rest) {
-            if !field.is_place() {
+            if !field.is_position() {
                 kept.extend_from_slice(field.name);
                 kept.extend_from_slice(match field.oid() {
                     Some(oid) => name_of(oid)?,
@@ -35,7 +40,7 @@ pub fn essence<'a>(
             }
             read = field.length();
         } else if first == b' ' && users_oid(word(&rest[1..])).is_some() {
-            // In a list.
+            // An OID in a list, such as one of operators.
             return None;
         }
         if read == 0 {
@@ -48,8 +53,8 @@ pub fn essence<'a>(
     Some(kept)
 }
 
-/// The first arguments of a stored expression's calls of these functions, where they are constants of type `integer`: of
-/// those that mint, the shards.
+/// The first argument of each call of one of `functions` in a stored expression, if it is a constant of type `integer`. For
+/// functions that mint, these are the shards.
 #[must_use]
 pub fn minted_shards(tree: &[u8], functions: &[u32]) -> Vec<i32> {
     let nodes = (0..tree.len()).filter(|&at| tree[at] == b'{').map(|at| &tree[at..]);
@@ -66,7 +71,7 @@ struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The field that a text begins with. A value that is more than a word is left to what follows.
+    /// The field that a text begins with, and the first word of its value.
     fn at(text: &'a [u8]) -> Option<Self> {
         let name = word(text.strip_prefix(b" :")?);
         let name = &text[..2 + name.len()];
@@ -78,12 +83,12 @@ impl<'a> Field<'a> {
         self.name.len() + self.value.len()
     }
 
-    /// Whether it says where in the source the node was.
-    fn is_place(&self) -> bool {
+    /// Whether the field says where in the source text the node was.
+    fn is_position(&self) -> bool {
         matches!(self.name, b" :location" | b" :stmt_location" | b" :stmt_len")
     }
 
-    /// The OID that it has of what is not PostgreSQL's own. The modifiers of types are as large.
+    /// The field's value, if it is the OID of a user's object. A type's modifier can be as large, but is no OID.
     fn oid(&self) -> Option<u32> {
         if self.name.ends_with(b"typmod") { None } else { users_oid(&self.value[1..]) }
     }
@@ -94,8 +99,10 @@ fn called(node: &[u8]) -> Option<u32> {
     str::from_utf8(word(node.strip_prefix(b"{FUNCEXPR :funcid ")?)).ok()?.parse().ok()
 }
 
-/// The object that a node is a constant of, as `regclass` and its like are, if it is not PostgreSQL's own.
-fn object(node: &[u8]) -> Option<u32> {
+/// The OID of a user's object, if a node is a constant of type `regclass` or another type that holds OIDs.
+fn object_constant(node: &[u8]) -> Option<u32> {
+    /// `regproc`, `regprocedure`, `regoper`, `regoperator`, `regclass`, `regtype`, `regconfig`, `regdictionary`,
+    /// `regnamespace`, `regrole`, `regcollation`.
     const TYPES: [&[u8]; 11] =
         [b"24", b"2202", b"2203", b"2204", b"2205", b"2206", b"3734", b"3769", b"4089", b"4096", b"4191"];
     let of_type = word(node.strip_prefix(b"{CONST :consttype ")?);
@@ -103,13 +110,13 @@ fn object(node: &[u8]) -> Option<u32> {
     (oid >= FIRST_USERS_OID).then_some(oid)
 }
 
-/// The value of a node that is a constant of type `integer`.
+/// The value of a node, if it is a constant of type `integer`.
 fn integer(node: &[u8]) -> Option<i32> {
     if node.starts_with(b"{CONST :consttype 23 ") { datum(node) } else { None }
 }
 
-/// The value of a constant of four bytes. They are there as the server has them in memory, each as a signed or unsigned
-/// number.
+/// The value of a constant of four bytes. The catalog stores the bytes in the order of the machine's memory, each as a signed
+/// or unsigned number.
 fn datum(node: &[u8]) -> Option<i32> {
     let node = str::from_utf8(&node[..node_length(node)]).ok()?;
     let (_, bytes) = node.split_once(":constvalue 4 [ ")?;
@@ -120,21 +127,21 @@ fn datum(node: &[u8]) -> Option<i32> {
     i32::try_from(i64::from_ne_bytes(datum) << 32 >> 32).ok()
 }
 
-/// The bytes of a node without nodes in it.
+/// How many bytes a node has that contains no other nodes.
 fn node_length(node: &[u8]) -> usize {
     node.iter().position(|&byte| byte == b'}').map_or(node.len(), |end| end + 1)
 }
 
-/// The bytes up to a space or the end of a list or node.
+/// The bytes up to a space, a parenthesis or a brace.
 fn word(text: &[u8]) -> &[u8] {
     &text[..text.iter().take_while(|&&byte| !matches!(byte, b' ' | b'(' | b')' | b'{' | b'}')).count()]
 }
 
-/// From here on, objects depend on what they use: PostgreSQL's `FirstUnpinnedObjectId`.
+/// PostgreSQL's `FirstUnpinnedObjectId`. Objects with lower OIDs are PostgreSQL's own, and the same in all databases.
 const FIRST_USERS_OID: u32 = 12_000;
 
-/// The OID that a word is, of what is not PostgreSQL's own. No field that is none has as large a number, but for those
-/// that `Field` knows.
+/// The OID of a user's object, if the word is a number that can be one. Other numbers in a tree are smaller, except in the
+/// fields that [`Field::oid`] leaves out.
 fn users_oid(word: &[u8]) -> Option<u32> {
     let oid = str::from_utf8(word).ok()?.parse().ok()?;
     (oid >= FIRST_USERS_OID).then_some(oid)

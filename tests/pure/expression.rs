@@ -1,6 +1,6 @@
 //! Expressions as the catalog stores them.
 
-use insta_ids::shard::expression::{essence, minted_shards};
+use insta_ids::shard::expression::{minted_shards, normalized_expression};
 use proptest::prelude::*;
 
 /// The default `next_id(3, 'insta3.table_id_seq')`, as PostgreSQL 15 stores it, with these OIDs and at this place.
@@ -26,13 +26,13 @@ fn of_shard(tree: &str, [function, sequence]: [u32; 2], shard: i32) -> Option<Ve
         _ if oid == sequence => Some(&b"table_id_seq"[..]),
         _ => None,
     };
-    essence(tree.as_bytes(), name_of, &[function], shard)
+    normalized_expression(tree.as_bytes(), name_of, &[function], shard)
 }
 
 proptest! {
     #[test]
     fn any_bytes_are_read(bytes: Vec<u8>, shard: i32) {
-        let _ = essence(&bytes, |_| None, &[], shard);
+        let _ = normalized_expression(&bytes, |_| None, &[], shard);
         let _ = minted_shards(&bytes, &[99_999]);
     }
 
