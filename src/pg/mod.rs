@@ -1,4 +1,6 @@
-//! The boundary to PostgreSQL, and all the unsafe code there is.
+//! The boundary to PostgreSQL. All unsafe code is here, and all that knows the server.
+//!
+//! This module knows no SQLSTATE: its errors are types that [`crate::report`] converts.
 #![allow(unsafe_code)]
 
 pub(crate) mod argument;

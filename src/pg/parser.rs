@@ -1,4 +1,4 @@
-//! DDL as the server's own grammar reads it.
+//! DDL, parsed by the server's own grammar: what each statement needs of its transaction, and which names it uses.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -9,52 +9,56 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pg_sys::{self, NodeTag};
 use pgrx::prelude::PgSqlErrorCode;
 
-/// One of the statements of a text.
+/// One statement of a text.
 pub(crate) struct Statement {
-    /// As it was written, without the semicolon.
+    /// The statement as it was written, without the semicolon.
     pub(crate) text: Vec<u8>,
     pub(crate) kind: Kind,
-    /// The schema that it names for something it makes or alters.
+    /// The schema that the statement names for something that it creates or alters.
     pub(crate) schema: Option<Vec<u8>>,
-    /// The relations, named without a schema, that it alters.
+    /// The names of the existing relations that the statement alters.
     pub(crate) alters: Vec<Vec<u8>>,
-    /// A table that it makes, if that is neither a partition nor temporary.
+    /// The name of the table that the statement creates. `None` for a partition or a temporary table.
     pub(crate) makes: Option<Vec<u8>>,
 }
 
-/// What a statement asks of the transaction and session it runs in.
+/// What a statement needs of its transaction and session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// The statement can run in a transaction block and has no effect on the session.
     Ordinary,
-    /// BEGIN, COMMIT, SAVEPOINT and their like.
+    /// The statement is BEGIN, COMMIT, SAVEPOINT or another one that controls transactions.
     TransactionControl,
-    /// SET, RESET, DISCARD: what outlives the transaction.
+    /// The statement is SET, RESET, DISCARD or another one whose effect outlives the transaction.
     SessionSetting,
-    /// With CONCURRENTLY, so it runs in none.
+    /// The statement has CONCURRENTLY, so it cannot run in a transaction block.
     Concurrent,
-    /// REINDEX with CONCURRENTLY: where nothing is indexed yet, there is nothing to do.
+    /// The statement is REINDEX CONCURRENTLY. A new shard does not need it.
     ConcurrentReindex,
 }
 
-/// The text is not SQL.
+/// Why a text is not SQL.
 pub(crate) struct SyntaxError {
     pub(crate) code: PgSqlErrorCode,
     pub(crate) message: String,
-    /// How many bytes of the text are right, if that is known.
+    /// How many bytes of the text are before the error, if the grammar says so.
     pub(crate) before: Option<usize>,
 }
 
-/// The statements of a text.
+/// The statements of a text, in its order.
+///
+/// # Errors
+/// [`SyntaxError`].
 pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
     let bytes = text.to_bytes();
     let list = raw_parse(text)?;
-    // SAFETY: the parser returns a list of RawStmt, each with its statement and where in the text that is.
+    // SAFETY: the parser returns a list of RawStmt. Each has a statement and its place in the text.
     unsafe {
         let statements = elements::<pg_sys::RawStmt>(list).map(|raw| {
             let from = usize::try_from((*raw).stmt_location).unwrap_or(0);
             let until = match usize::try_from((*raw).stmt_len) {
                 Ok(length @ 1..) => from + length,
-                // The last, without a semicolon.
+                // The last statement, if it has no semicolon.
                 _ => bytes.len(),
             };
             let targets = targets((*raw).stmt);
@@ -75,15 +79,15 @@ pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
 }
 
 fn raw_parse(text: &CStr) -> Result<*mut pg_sys::List, SyntaxError> {
-    /// Called where the error is made, as its position is left out of what the bindings pass on.
+    /// The server calls this while it makes the error. The bindings do not pass the error's position on.
     unsafe extern "C-unwind" fn note_position(position: *mut c_void) {
-        // SAFETY: called while an error is made, with the cell below.
+        // SAFETY: called while an error is made, with the address of the cell below.
         unsafe { (*position.cast::<Cell<i32>>()).set(pg_sys::geterrposition()) };
     }
 
     let position = Cell::new(0_i32);
-    // SAFETY: the stack of callbacks is this single-threaded process's own, and is as before when this returns. The
-    // bindings turn an error of the parser into an unwind, which is caught.
+    // SAFETY: the process has one thread, which owns the stack of callbacks. This restores the stack. The bindings turn an
+    // error of the parser into an unwind, which is caught here.
     unsafe {
         let previous = pg_sys::error_context_stack;
         let mut callback = pg_sys::ErrorContextCallback {
@@ -107,18 +111,20 @@ fn raw_parse(text: &CStr) -> Result<*mut pg_sys::List, SyntaxError> {
     }
 }
 
-/// How many bytes the first characters of a text have.
+/// How many bytes the first `characters` of a text have.
 fn bytes_of(text: &CStr, characters: i32) -> usize {
     let bytes = i32::try_from(text.to_bytes().len()).unwrap_or(i32::MAX);
-    // SAFETY: reads that many bytes at most.
+    // SAFETY: reads at most `bytes` bytes.
     let clipped = unsafe { pg_sys::pg_mbcharcliplen(text.as_ptr(), bytes, characters) };
     usize::try_from(clipped).unwrap_or(0)
 }
 
+/// The kind of a statement.
+///
 /// # Safety
-/// The statement is one that the parser returned.
+/// The parser returned the statement.
 unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
-    // SAFETY: each node is what its tag says; the caller keeps the rest.
+    // SAFETY: each node has the type that its tag says. The caller keeps the rest.
     unsafe {
         let concurrent = match (*statement).type_ {
             NodeTag::T_TransactionStmt => return Kind::TransactionControl,
@@ -157,12 +163,12 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
     }
 }
 
-/// Whether a query selects what `set_config` returns, as it stands at the head of dumps.
+/// Whether a query calls `set_config` for one of its columns. Dumps begin with such a query.
 ///
 /// # Safety
-/// The statement is a SELECT.
+/// The statement is a SELECT that the parser returned.
 unsafe fn calls_set_config(statement: *mut pg_sys::Node) -> bool {
-    // SAFETY: each node is what its tag says; the caller keeps the rest.
+    // SAFETY: each node has the type that its tag says. The caller keeps the rest.
     unsafe {
         let mut columns = elements::<pg_sys::ResTarget>(node::<pg_sys::SelectStmt>(statement).targetList);
         columns.any(|column| {
@@ -175,12 +181,12 @@ unsafe fn calls_set_config(statement: *mut pg_sys::Node) -> bool {
     }
 }
 
-/// The name of a table that a statement makes, if that is neither a partition nor temporary.
+/// The name of the table that a statement creates. Returns `None` if it creates no table, a partition or a temporary table.
 ///
 /// # Safety
-/// The statement is one that the parser returned.
+/// The parser returned the statement.
 unsafe fn made_table(statement: *mut pg_sys::Node) -> Option<Vec<u8>> {
-    // SAFETY: each node is what its tag says; the caller keeps the rest.
+    // SAFETY: each node has the type that its tag says. The caller keeps the rest.
     unsafe {
         let of_create = |create: &pg_sys::CreateStmt| create.partbound.is_null().then_some(create.relation);
         let relation = match (*statement).type_ {
@@ -205,20 +211,20 @@ unsafe fn made_table(statement: *mut pg_sys::Node) -> Option<Vec<u8>> {
     }
 }
 
-/// A relation, type or function that a statement makes or alters.
+/// A relation, type or function that a statement creates or alters.
 struct Target {
     schema: Option<Vec<u8>>,
     name: Vec<u8>,
-    /// Whether it is a relation that must be there.
+    /// Whether it is a relation that must exist.
     is_there: bool,
 }
 
-/// What a statement makes or alters, as far as it can do harm in a schema that it is not meant for.
+/// What a statement creates or alters. Statements that do no harm in a schema that they are not meant for have no targets.
 ///
 /// # Safety
-/// The statement is one that the parser returned.
+/// The parser returned the statement.
 unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
-    // SAFETY: each node is what its tag says; the caller keeps the rest.
+    // SAFETY: each node has the type that its tag says. The caller keeps the rest.
     unsafe {
         let made = |relation| named_by(relation, false);
         let altered = |relation| named_by(relation, true);
@@ -249,7 +255,7 @@ unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
             NodeTag::T_CreateDomainStmt => named(node::<pg_sys::CreateDomainStmt>(statement).domainname),
             NodeTag::T_DefineStmt => named(node::<pg_sys::DefineStmt>(statement).defnames),
             NodeTag::T_CreateStatsStmt => named(node::<pg_sys::CreateStatsStmt>(statement).defnames),
-            // It moves something out of where it belongs.
+            // The target is the schema that the object is moved to. What is moved does not matter.
             NodeTag::T_AlterObjectSchemaStmt => Some(Target {
                 schema: text(node::<pg_sys::AlterObjectSchemaStmt>(statement).newschema).map(owned),
                 name: Vec::new(),
@@ -277,10 +283,12 @@ unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
     }
 }
 
+/// The target that a name of a relation means.
+///
 /// # Safety
-/// It is null, or a name of a relation as the parser returned it.
+/// The name is null, or the parser returned it.
 unsafe fn named_by(relation: *mut pg_sys::RangeVar, is_there: bool) -> Option<Target> {
-    // SAFETY: kept by the caller.
+    // SAFETY: the caller's promise.
     unsafe {
         let relation = relation.as_ref()?;
         let name = text(relation.relname).map(owned)?;
@@ -288,12 +296,13 @@ unsafe fn named_by(relation: *mut pg_sys::RangeVar, is_there: bool) -> Option<Ta
     }
 }
 
-/// What is named by a list of parts, of which the schema is the last but one.
+/// The target that a qualified name means, given as a list of its parts. The last part is the name, and the part before it
+/// the schema.
 ///
 /// # Safety
 /// The list is of strings.
 unsafe fn parts(list: *mut pg_sys::List, is_there: bool) -> Option<Target> {
-    // SAFETY: kept by the caller.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut names: Vec<_> =
             elements::<pg_sys::String>(list).filter_map(|part| text((*part).sval).map(owned)).collect();
@@ -306,32 +315,36 @@ fn owned(text: &CStr) -> Vec<u8> {
     text.to_bytes().to_vec()
 }
 
-/// The node as what it is.
+/// The node as a `T`.
 ///
 /// # Safety
-/// Its tag says that it is a `T`, and it outlives the result.
+/// The node's tag says that it is a `T`, and the node outlives the result.
 unsafe fn node<'a, T>(node: *mut pg_sys::Node) -> &'a T {
-    // SAFETY: kept by the caller.
+    // SAFETY: the caller's promise.
     unsafe { &*node.cast() }
 }
 
+/// The string, or `None` if it is null.
+///
 /// # Safety
-/// It is null, or a string that outlives the result.
+/// The string is null, or outlives the result.
 unsafe fn text<'a>(string: *const c_char) -> Option<&'a CStr> {
-    // SAFETY: kept by the caller.
+    // SAFETY: the caller's promise.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) })
 }
 
+/// The elements of a list.
+///
 /// # Safety
-/// The list is null, or of pointers to `T`, and outlives the result.
+/// The list is null, or holds pointers to `T` and outlives the result.
 unsafe fn elements<'a, T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> + 'a {
-    // SAFETY: a list holds `length` cells; an empty one is null.
+    // SAFETY: a list has `length` cells, and an empty list is null.
     let cells = unsafe {
         match list.as_ref() {
             Some(list) => slice::from_raw_parts(list.elements, usize::try_from(list.length).unwrap_or(0)),
             None => &[],
         }
     };
-    // SAFETY: kept by the caller.
+    // SAFETY: the caller's promise.
     cells.iter().map(|cell| unsafe { cell.ptr_value.cast() })
 }

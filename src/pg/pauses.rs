@@ -1,5 +1,5 @@
-//! Points at which tests can make a session stand still. Only a build with the feature `pauses` has them;
-//! in all others they are nothing.
+//! Points at which a test can stop a session. Only a build with the feature `pauses` has them. In other builds they compile
+//! to nothing.
 
 #[cfg(not(feature = "pauses"))]
 pub(crate) fn define() {}
@@ -38,13 +38,13 @@ mod stopping {
         );
     }
 
-    /// Stands still, if this is the point, until the process is told to go on.
+    /// Stops the process if the setting `insta_ids.pause_at` names this point. The test continues it with SIGCONT.
     pub(crate) fn at(point: &str) {
         let chosen = PAUSE_AT.get().unwrap_or_default();
         if chosen.to_bytes().split(|&byte| byte == b',').any(|chosen| chosen == point.as_bytes()) {
-            // Into the server's log.
+            // The test finds this line in the server's log.
             eprintln!("stands still {point}");
-            // SAFETY: stops this process, and nothing else.
+            // SAFETY: stops this process only.
             unsafe { raise(SIGSTOP) };
         }
     }

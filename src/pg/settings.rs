@@ -65,12 +65,12 @@ pub(crate) fn clock_tolerance_ms() -> i64 {
     i64::from(value(&CLOCK_TOLERANCE_S)) * 1000
 }
 
-/// The name of this server's node; empty if it has none. In force is what [`crate::pg::shared`] keeps of it.
+/// The name of this server's node as it is set now; empty if it has none. [`super::shared::this_node`] is the name in force.
 pub(crate) fn node() -> Vec<u8> {
     NODE.get().unwrap_or_default().into_bytes()
 }
 
-/// The writer slot of this server, as it is set.
+/// The text of the writer slot as it is set now. [`super::shared::writer_slot`] is the slot in force.
 pub(crate) fn writer_slot() -> String {
     WRITER_SLOT.get().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -1,8 +1,7 @@
-//! The server's shared memory: where the guard, the shared time, the leases and the counters live.
+//! The server's shared memory, which holds the guard, the shared time, the leases and the counters.
 //!
-//! From PostgreSQL 17 on it is a named segment, made by the first session that mints and kept until the
-//! server stops; before, it is asked for at server start, so the library must be in
-//! `shared_preload_libraries`.
+//! From PostgreSQL 17 on, the first session that mints creates it as a named segment, which stays until the server stops.
+//! Earlier servers give out shared memory at their start only, so the library must be in `shared_preload_libraries`.
 
 use std::mem::offset_of;
 use std::ptr;
@@ -15,13 +14,14 @@ use super::settings;
 use crate::id::WriterSlot;
 use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
 
-/// Marks the region as ours.
+/// The first word of the region.
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
-/// Changes when the meaning of the region's bytes does.
+/// The version of the region's contents. Whoever changes the meaning of its bytes changes this number.
 const ABI: u64 = 7;
 
-/// The same in every version of the library, so that each finds the region and can read its header.
+/// The size of the region. It is the same in all versions of the library, so that each finds the region and can read its
+/// first two words.
 const SIZE: usize = (8 << 20) + (64 << 10);
 
 /// The bytes of a name, with the zero after it.
@@ -29,19 +29,20 @@ const NAME_SIZE: usize = pg_sys::NAMEDATALEN as usize;
 
 const NAME: &std::ffi::CStr = c"insta_ids";
 
-/// The region. All that lies in it is atomic, or not written after it was made.
+/// The region. Its contents are atomic, or are not written after the region was created.
 #[repr(C)]
 pub(crate) struct Shared {
     magic: u64,
     abi: u64,
-    /// Hashed into every [`crate::mint::Key`]; another at each start of the server.
+    /// A random number that is hashed into each [`crate::mint::Key`]. It changes with each start of the server.
     pub(crate) seed: u64,
     /// The name of this server's node, with zeroes after it.
     node: [u8; NAME_SIZE],
-    /// This server's slot among those that mint for the same shards, if what is set is one.
+    /// This server's writer slot, or [`WriterSlot::ALONE`] if the setting is invalid.
     writer: WriterSlot,
+    /// Whether the setting was valid.
     has_writer: bool,
-    /// On a cache line of its own: it is written every millisecond.
+    /// Written every millisecond, so it has a cache line of its own.
     pub(crate) time: CacheLine<SharedTime>,
     pub(crate) stats: CacheLine<Stats>,
     pub(crate) leases: CacheLine<Leases>,
@@ -49,7 +50,7 @@ pub(crate) struct Shared {
 }
 
 const _: () = assert!(size_of::<Shared>() <= SIZE);
-// Who moves something gives it another ABI: sessions of an older library may be beside this one.
+// Whoever moves a field changes ABI, because sessions with an older library may use the same region.
 const _: () = assert!(
     offset_of!(Shared, time) == 128
         && offset_of!(Shared, stats) == 256
@@ -59,53 +60,54 @@ const _: () = assert!(
 );
 
 impl Shared {
-    /// The name of this server's node, as it was set when the server started; empty if it was not.
+    /// The name of this server's node, as it was set when the region was created; empty if it was not set.
     pub(crate) fn node(&self) -> &[u8] {
         self.node.split(|&byte| byte == 0).next().unwrap_or_default()
     }
 
-    /// The writer slot of this server, as it was set when the server started. Nothing is minted unless it is the one that
-    /// the database has taken.
+    /// The writer slot of this server for minting. [`super::map::check`] refuses to mint unless the setting was valid and the
+    /// database has taken this slot.
     pub(crate) fn writer(&self) -> WriterSlot {
         self.writer
     }
 
-    /// The same, if what was set is one.
+    /// The writer slot of this server, as it was set when the region was created. `None` if the setting was invalid.
     pub(crate) fn writer_slot(&self) -> Option<WriterSlot> {
         self.has_writer.then_some(self.writer)
     }
 }
 
-/// A value that shares its cache lines with no other.
+/// A value on cache lines of its own.
 #[repr(C, align(128))]
 pub(crate) struct CacheLine<T>(pub(crate) T);
 
 /// Why there is no shared memory to mint with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unavailable {
-    /// The library was not loaded at server start, and this PostgreSQL needs that.
+    /// The library was not loaded at server start, which this PostgreSQL requires.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     NotPreloaded,
-    /// Another version of the library made the region, and the server still runs.
+    /// Another version of the library has created the region, with another [`ABI`].
     OtherVersion,
 }
 
-/// This process's address of the region, once it is known to be there and ours.
+/// The region's address in this process, once it was found to be of this ABI; before that, null.
 static REGION: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
-/// The server's shared state.
+/// The server's shared state. From PostgreSQL 17 on, the first call creates it.
 ///
 /// # Errors
-/// [`Unavailable`], each time anew: nothing of a failure is kept.
+/// [`Unavailable`].
 pub(crate) fn attach() -> Result<&'static Shared, Unavailable> {
     let known = REGION.load(Ordering::Relaxed);
     let region = if known.is_null() { find()? } else { known };
-    // SAFETY: `find` returned it: mapped for the rest of the process, made by `create`, of this version.
+    // SAFETY: `find` has returned this region. It is mapped for the rest of the process, and `create` of this ABI has made
+    // its contents.
     Ok(unsafe { &*region })
 }
 
-/// The name of this server's node, empty if it has none: the one in force or, where nothing can be minted, the one that
-/// is set.
+/// The name of this server's node that is in force; empty if it has none. On a server that was started without the library,
+/// the setting as it is now.
 ///
 /// # Errors
 /// [`Unavailable::OtherVersion`].
@@ -113,7 +115,8 @@ pub(crate) fn this_node() -> Result<Vec<u8>, Unavailable> {
     in_force(|server| server.node().to_vec(), settings::node)
 }
 
-/// The writer slot of this server, `None` if what is set is none; likewise.
+/// The writer slot of this server that is in force; `None` if the setting was invalid. On a server that was started without
+/// the library, the setting as it is now.
 ///
 /// # Errors
 /// [`Unavailable::OtherVersion`].
@@ -123,7 +126,7 @@ pub(crate) fn writer_slot() -> Result<Option<WriterSlot>, Unavailable> {
 
 #[cfg_attr(
     any(feature = "pg17", feature = "pg18"),
-    expect(unused_variables, reason = "there is always one in force")
+    expect(unused_variables, reason = "shared memory is always available")
 )]
 fn in_force<T>(kept: impl FnOnce(&Shared) -> T, set: impl FnOnce() -> T) -> Result<T, Unavailable> {
     match attach() {
@@ -135,8 +138,8 @@ fn in_force<T>(kept: impl FnOnce(&Shared) -> T, set: impl FnOnce() -> T) -> Resu
 
 fn find() -> Result<*mut Shared, Unavailable> {
     let region = locate()?;
-    // SAFETY: `locate` returned a region of SIZE bytes that `create` of some version has finished; the
-    // header's first two words are the same in all of them.
+    // SAFETY: `locate` returned a region of SIZE bytes that `create` of some version has finished. The first two words mean
+    // the same in all versions.
     let ours = unsafe { (*region).magic == MAGIC && (*region).abi == ABI };
     if !ours {
         return Err(Unavailable::OtherVersion);
@@ -145,21 +148,20 @@ fn find() -> Result<*mut Shared, Unavailable> {
     Ok(region)
 }
 
-/// Makes a fresh region at `region`. Raises no error, as it runs under a lock of the server.
+/// Creates the contents of a new region. Raises no error, because the server holds a lock while this runs.
 ///
 /// # Safety
-/// `region` is SIZE bytes, aligned for [`Shared`], that no other process uses yet.
+/// `region` has SIZE bytes and the alignment of [`Shared`], and no other process uses it yet.
 unsafe fn create(region: *mut Shared) {
     let mut seed = [0; 8];
-    // SAFETY: the caller's promise; zeroes are a valid `Shared`, and `seed` is 8 bytes long.
+    // SAFETY: the caller's promise. Zeroes are a valid `Shared`, and `seed` has 8 bytes.
     unsafe {
         ptr::write_bytes(region.cast::<u8>(), 0, SIZE);
-        // Without the system's entropy the seed is 0: slots are then shared by the same sequences
-        // after each start, and nothing worse.
+        // If the system has no entropy, the seed is 0. Then the same sequences share slots after each start.
         pg_sys::pg_strong_random(seed.as_mut_ptr().cast(), seed.len());
         (*region).stats.0.reset(ServerClock.now());
         (*region).seed = u64::from_ne_bytes(seed);
-        // As long as a name can be: the map's are cut off there, too.
+        // A longer name is truncated, as PostgreSQL truncates the names in the map.
         let node = settings::node();
         let length = node.len().min(NAME_SIZE - 1);
         ptr::copy_nonoverlapping(node.as_ptr(), (*region).node.as_mut_ptr(), length);
@@ -179,22 +181,22 @@ mod server {
 
     use super::{NAME, SIZE, Shared, Unavailable, create};
 
-    /// Nothing is needed at server start.
+    /// Does nothing, because this PostgreSQL needs nothing at its start.
     pub(crate) fn prepare() {}
 
-    /// Finds the named segment, and makes it if this is the first session to ask.
+    /// The address of the named segment. The first session creates it.
     #[expect(clippy::unnecessary_wraps, reason = "before PostgreSQL 17 it can be missing")]
     pub(super) fn locate() -> Result<*mut Shared, Unavailable> {
         let mut found = false;
-        // SAFETY: the name is static; the callback keeps `create`'s terms, as the server calls it on a
-        // new segment of SIZE bytes while it holds the registry's lock.
+        // SAFETY: the name is static. The server calls `initialise` on a new segment of SIZE bytes while it holds the
+        // registry's lock, so no other process uses the segment.
         let region =
             unsafe { pg_sys::GetNamedDSMSegment(NAME.as_ptr(), SIZE, Some(initialise), &raw mut found) };
         Ok(region.cast())
     }
 
     unsafe extern "C-unwind" fn initialise(region: *mut c_void) {
-        // SAFETY: see `locate`; the server aligns what it gives out to 128 bytes at least.
+        // SAFETY: as `locate` says. The server aligns segments to at least 128 bytes.
         unsafe { create(region.cast()) }
     }
 }
@@ -208,16 +210,15 @@ mod server {
 
     use super::{NAME, SIZE, Shared, Unavailable, create};
 
-    /// What the postmaster made, inherited by each session.
+    /// The region's address. The postmaster sets it, and sessions inherit it.
     static MADE: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
     static mut NEXT_REQUEST: pg_sys::shmem_request_hook_type = None;
     static mut NEXT_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
-    /// At server start, asks for the region; in a session it is too late, and nothing happens.
+    /// Requests the region at server start. Does nothing in a session, where it is too late.
     pub(crate) fn prepare() {
-        // SAFETY: `_PG_init` runs once in the postmaster, before any other process exists; the hooks
-        // are chained as PostgreSQL asks.
+        // SAFETY: `_PG_init` runs once in the postmaster, before any other process exists. Each hook calls the next one.
         unsafe {
             if pg_sys::process_shared_preload_libraries_in_progress {
                 NEXT_REQUEST = pg_sys::shmem_request_hook;
@@ -230,7 +231,7 @@ mod server {
 
     #[pg_guard]
     unsafe extern "C-unwind" fn request() {
-        // SAFETY: called by the server as a hook, where a request for shared memory is allowed.
+        // SAFETY: the server calls this hook when requests for shared memory are allowed.
         unsafe {
             if let Some(next) = NEXT_REQUEST {
                 next();
@@ -241,8 +242,8 @@ mod server {
 
     #[pg_guard]
     unsafe extern "C-unwind" fn startup() {
-        // SAFETY: called by the server as a hook, also after a crash, when shared memory is new and
-        // `found` is false again; the postmaster alone runs.
+        // SAFETY: the server calls this hook in the postmaster before other processes exist. After a crash of a session it
+        // calls the hook again, with new shared memory, so `found` is false.
         unsafe {
             if let Some(next) = NEXT_STARTUP {
                 next();
