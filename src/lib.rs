@@ -1,8 +1,7 @@
 //! Instagram's sharded 64-bit ids, minted inside PostgreSQL.
 //!
-//! This file is wiring only. The way of an id through the house is one line:
-//! `api::minting::generate` -> `pg::sequence` -> [`mint`] -> [`id`].
-//! ARCHITECTURE.md says where everything lives, and what each room must not know.
+//! This file only lists the modules, the files of SQL in the order in which CREATE EXTENSION runs them, and what the server
+//! calls when it loads the library. ARCHITECTURE.md says what each module does.
 
 mod api;
 pub mod id;
@@ -66,7 +65,7 @@ extension_sql_file!("../sql/check.sql", name = "check", requires = ["shards", ap
 extension_sql_file!("../sql/adoption.sql", name = "adoption", requires = ["check"]);
 extension_sql_file!("../sql/moves.sql", name = "moves", requires = ["check"]);
 extension_sql_file!("../sql/engines.sql", name = "engines", requires = ["moves"]);
-// After all that it revokes and grants.
+// After everything whose privileges it changes.
 extension_sql_file!(
     "../sql/privileges.sql",
     name = "privileges",
@@ -74,7 +73,7 @@ extension_sql_file!(
 );
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
-/// Called by the server when it loads the library.
+/// The server calls this once, when it loads the library.
 #[allow(non_snake_case)]
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
@@ -86,10 +85,10 @@ pub extern "C-unwind" fn _PG_init() {
 #[cfg(any(test, feature = "pg_test"))]
 mod tests;
 
-/// What `cargo pgrx test` asks of an extension.
+/// What `cargo pgrx test` expects of an extension.
 #[cfg(test)]
 pub mod pg_test {
-    /// Nothing is set up beforehand.
+    /// Sets up nothing.
     pub fn setup(_options: Vec<&str>) {}
 
     /// Lines for the test server's postgresql.conf.

@@ -1,4 +1,7 @@
-//! What users are told: each error's SQLSTATE, message, DETAIL and HINT. The only place with SQLSTATEs.
+//! Errors as users see them: each with its SQLSTATE, message, DETAIL and HINT.
+//!
+//! No other file names an SQLSTATE. The other modules return errors of their own types, which this one converts. The types
+//! here are errors that `api` finds in its arguments.
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -19,10 +22,11 @@ use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::{duration, timestamp_of};
 use crate::shard::placement::NotHere;
 
-/// What every function that SQL calls returns.
+/// The result of a function that SQL calls.
 pub(crate) type SqlResult<T> = Result<T, ErrorReport>;
 
-/// An error on its way to SQL, in one word: beside it an id stays in registers, where [`SqlResult`] goes through memory.
+/// An error on the way of an id, in one word. With it, `Result<Id, Failure>` stays in registers; [`SqlResult`] is returned
+/// through memory.
 pub(crate) struct Failure(Box<ErrorReport>);
 
 impl From<Failure> for ErrorReport {
@@ -44,28 +48,28 @@ macro_rules! fails_with {
 
 fails_with!(id::Error NoSuchRelation Unavailable NoLease MintError NotMinted);
 
-/// A count of ids below zero.
+/// A count of ids is below zero.
 pub(crate) struct NegativeCount(pub(crate) i32);
 
-/// A text that is no layout.
+/// A text is no layout.
 pub(crate) struct NotALayout<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) why: TextError,
 }
 
-/// A text that is no short code.
+/// A text is no short code.
 pub(crate) struct NotAShortcode<'a> {
     pub(crate) code: &'a [u8],
     pub(crate) why: ShortcodeError,
 }
 
-/// A number of shards below one.
+/// A number of shards is below one.
 pub(crate) struct NoShards(pub(crate) i32);
 
-/// A text that names no lock mode.
+/// A text names no lock mode.
 pub(crate) struct NoLockMode<'a>(pub(crate) &'a [u8]);
 
-/// A text that the server's grammar refuses.
+/// The server's grammar refuses a text of DDL.
 pub(crate) struct NotSql<'a> {
     pub(crate) ddl: &'a [u8],
     pub(crate) error: SyntaxError,
@@ -73,6 +77,9 @@ pub(crate) struct NotSql<'a> {
 
 /// No ticket server has this name.
 pub(crate) struct NoTicketServer<'a>(pub(crate) &'a [u8]);
+
+/// The server's writer slot was set to a text that is no slot.
+pub(crate) struct InvalidWriterSlot;
 
 impl From<id::Error> for ErrorReport {
     fn from(error: id::Error) -> Self {
@@ -237,7 +244,7 @@ impl From<NotMinted> for ErrorReport {
                         "If no server has minted its ids yet: SELECT insta_ids.take_writer_slot('-infinity').",
                     )
             }
-            NotMinted::SlotNotTaken { slot: None, .. } => no_writer_slot(),
+            NotMinted::SlotNotTaken { slot: None, .. } => InvalidWriterSlot.into(),
             NotMinted::Altered(altered) => altered.into(),
         }
     }
@@ -257,18 +264,19 @@ impl From<Altered> for ErrorReport {
     }
 }
 
-/// What is set as the server's writer slot is none.
-pub(crate) fn no_writer_slot() -> ErrorReport {
-    report(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        "this server has no writer slot",
-    )
-    .set_detail(format!(
-        "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two up to {} that is greater.",
-        readable(settings::writer_slot().as_bytes()),
-        WriterSlot::MAX_SLOTS
-    ))
-    .set_hint("Set it in postgresql.conf, and restart the server.")
+impl From<InvalidWriterSlot> for ErrorReport {
+    fn from(InvalidWriterSlot: InvalidWriterSlot) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "this server has no writer slot",
+        )
+        .set_detail(format!(
+            "\"insta_ids.writer_slot\" is \"{}\"; it must be like 0/2: a number from 0, and a power of two up to {} that is greater.",
+            readable(settings::writer_slot().as_bytes()),
+            WriterSlot::MAX_SLOTS
+        ))
+        .set_hint("Set it in postgresql.conf, and restart the server.")
+    }
 }
 
 impl From<NotHere> for ErrorReport {
@@ -297,7 +305,7 @@ impl From<NotHere> for ErrorReport {
 const CLOCK_HINT: &str = "Correct the clock; ids then go on by themselves. If the clock is right and had run ahead \
     before, call insta_ids.reset_clock().";
 
-/// Tells the caller of `reset_clock` what was given up.
+/// Warns the caller of `reset_clock` which times may be used again: those from `clock` to `used`.
 pub(crate) fn warn_of_reset(clock: Millis, used: Millis) {
     let message = if used > clock {
         format!("ids of times from {} to {} can be minted again", timestamp_of(clock), timestamp_of(used))
@@ -381,15 +389,20 @@ impl From<NoTicketServer<'_>> for ErrorReport {
 }
 
 fn time_out_of_range(at: Millis, times: Times) -> ErrorReport {
-    let place = if at < times.first { "before the first id" } else { "past the last id" };
-    report(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, format!("time {} is {place}", timestamp_of(at)))
-        .set_detail(format!(
-            "Ids hold times from {} to {}.",
-            timestamp_of(times.first),
-            timestamp_of(times.last)
-        ))
+    let time = timestamp_of(at);
+    let message = if at < times.first {
+        format!("time {time} is before the first id")
+    } else {
+        format!("time {time} is past the last id")
+    };
+    report(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, message).set_detail(format!(
+        "Ids hold times from {} to {}.",
+        timestamp_of(times.first),
+        timestamp_of(times.last)
+    ))
 }
 
+/// A report without DETAIL and HINT. Its place in the source is the caller's.
 #[track_caller]
 fn report(code: PgSqlErrorCode, message: impl Into<String>) -> ErrorReport {
     ErrorReport::new(code, message.into(), "insta_ids")

@@ -1,4 +1,4 @@
-//! Clock and statistics. Their SQL is in sql/clock.sql, as they live in the schema of administration.
+//! The clock of ids and the server's counters.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
@@ -15,7 +15,8 @@ use crate::pg::shared;
 use crate::pg::timestamp::{millis_of, timestamp_of};
 use crate::report::{self, SqlResult};
 
-/// Reads only: a standby's clock can be looked at without a mark on what it does after its promotion.
+/// Returns the system clock, the time of ids, how far that is ahead, and the end of the database's lease (NULL before the
+/// first id). It changes nothing. So on a standby it has no effect on the time after a promotion.
 #[pg_extern(sql = false)]
 fn clock() -> Result<
     TableIterator<
@@ -42,12 +43,14 @@ fn clock() -> Result<
     )))
 }
 
+/// Raises the time of ids to `until`, so that later ids come after it. No crash undoes this.
 #[pg_extern(sql = false)]
 fn advance_clock(until: TimestampWithTimeZone) -> SqlResult<()> {
     refuse_if_read_only(c"advance_clock()");
     Ok(with_mint(shared::attach()?, |mint| mint.advance(millis_of(until)))?)
 }
 
+/// Sets the time of ids back to the system clock, and warns which times may be used again.
 #[pg_extern(sql = false)]
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the method itself is of one lifetime only")]
 fn reset_clock() -> SqlResult<()> {
@@ -57,6 +60,7 @@ fn reset_clock() -> SqlResult<()> {
     Ok(())
 }
 
+/// Returns the server's counters since the last reset.
 #[pg_extern(sql = false)]
 fn stat_get_ids() -> Result<
     TableIterator<
@@ -85,22 +89,26 @@ fn stat_get_ids() -> Result<
     )))
 }
 
+/// Sets the server's counters to 0.
 #[pg_extern(sql = false)]
 fn stat_reset() -> SqlResult<()> {
     shared::attach()?.stats.0.reset(ServerClock.now());
     Ok(())
 }
 
+/// Waits for `ms` milliseconds of the steady clock.
 #[pg_extern(sql = false)]
 fn wait_ms(ms: i32) {
     clock::wait_ms(ms.into());
 }
 
+/// Returns the steady clock, in milliseconds.
 #[pg_extern(sql = false)]
 fn steady_ms() -> i64 {
     clock::steady_ms()
 }
 
+/// Limits the running statement to `ms` milliseconds from now. 0 removes all limits, and NULL restores `statement_timeout`.
 #[pg_extern(sql = false)]
 fn limit_statement(ms: Option<i32>) {
     clock::limit_statement(ms);

@@ -1,5 +1,5 @@
-//! Layouts: what the type `id_layout` is made of. Its SQL is in sql/layouts.sql, as the type comes before all
-//! functions that use it.
+//! The functions of the type `id_layout`: input, output, equality and hashes. CREATE TYPE comes before all functions that use
+//! the type, so SQL declares these.
 
 use std::ffi::{CStr, CString};
 
@@ -22,7 +22,7 @@ fn id_layout_in(text: &CStr) -> SqlResult<StoredLayout> {
 
 #[pg_extern(sql = false)]
 fn id_layout_out(layout: StoredLayout) -> SqlResult<CString> {
-    // A text without NULs.
+    // A layout's text contains no zero, so this does not fail.
     Ok(CString::new(Layout::try_from(layout)?.to_string()).unwrap_or_default())
 }
 
@@ -49,7 +49,7 @@ fn id_layout_ne(a: StoredLayout, b: StoredLayout) -> bool {
 
 #[pg_extern(sql = false)]
 fn id_layout_hash(layout: StoredLayout) -> SqlResult<i32> {
-    // Must be the lower half of the one below, for seed 0.
+    // PostgreSQL requires the lower half of the extended hash with seed 0.
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     id_layout_hash_extended(layout, 0).map(|hash| hash as i32)
 }

@@ -1,4 +1,4 @@
-//! The map and fences: what of them is not SQL. The rest is in sql/map.sql and sql/fences.sql.
+//! The map, the fences and the writer slot, as far as they are not written in SQL.
 
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -7,36 +7,41 @@ use pgrx::prelude::*;
 use crate::pg::map;
 use crate::pg::shared;
 use crate::pg::text::Text;
-use crate::report::{self, SqlResult};
+use crate::report::{InvalidWriterSlot, SqlResult};
 
+/// Returns the name of this server's node, or NULL if it has none.
 #[pg_extern(sql = false)]
 fn this_node() -> SqlResult<Option<Text>> {
     let node = shared::this_node()?;
     Ok((!node.is_empty()).then_some(Text(node)))
 }
 
+/// Returns the writer slot of this server, like `0/2`. An invalid setting is an error.
 #[pg_extern(sql = false)]
 fn writer_slot() -> SqlResult<String> {
-    Ok(shared::writer_slot()?.ok_or_else(report::no_writer_slot)?.to_string())
+    Ok(shared::writer_slot()?.ok_or(InvalidWriterSlot)?.to_string())
 }
 
+/// Makes all sessions of the database read the map again, once the transaction has committed.
 #[pg_extern(sql = false)]
 fn forget_map() {
     map::invalidate_everywhere();
 }
 
+/// Returns the timeline that the server writes, or NULL on a standby.
 #[pg_extern(sql = false)]
 fn timeline() -> Option<i32> {
     map::timeline()
 }
 
-/// By the newest snapshot.
+/// Returns the shards that are fenced, or offered to another node, with the names of their schemas. It sees what other
+/// sessions have committed, whatever the transaction's snapshot is.
 #[pg_extern(sql = false)]
 fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(schema, Text))>, ErrorReport> {
     Ok(TableIterator::new(map::fenced_schemas()?.into_iter().map(|(shard, schema)| (shard, Text(schema)))))
 }
 
-/// Never returns.
+/// Raises the error for a write to a shard that is fenced here. Never returns.
 #[pg_extern(sql = false)]
 fn refuse(shard: i32) -> SqlResult<()> {
     Err(map::fenced(shared::this_node()?, shard)?.into())

@@ -1,4 +1,4 @@
-//! Minting.
+//! Minting: `next_id`, `next_ids` and `make_id`.
 
 use std::cell::RefCell;
 
@@ -20,6 +20,7 @@ use crate::pg::timestamp::millis_of;
 use crate::report::{Failure, NegativeCount, SqlResult};
 
 thread_local! {
+    /// The session's last ids.
     static ORDER: RefCell<SessionOrder> = RefCell::default();
 }
 
@@ -59,6 +60,10 @@ fn make_id_layout(at: TimestampWithTimeZone, shard: i32, seq: i64, layout: Store
     made(layout.try_into()?, at, shard, seq)
 }
 
+/// The next `count` ids of a shard from a sequence, each minted when it is fetched.
+///
+/// # Errors
+/// As [`generate`], and [`NegativeCount`].
 fn several<L: Into<Layout> + Copy + 'static>(
     layout: L,
     shard: i32,
@@ -75,12 +80,17 @@ fn several<L: Into<Layout> + Copy + 'static>(
     Ok(SetOfIterator::new((0..count).map(id)))
 }
 
+/// The id of an instant, a shard and a sequence's value.
 fn made(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
     Ok(layout.id(millis_of(at), layout.shard(shard)?, layout.seq(seq)?)?.bits())
 }
 
-/// The next id of a shard from a sequence: `nextval`, then the mint loop. Made for each type of layout: for
-/// [`Instagram`]'s, all that depends on it is computed beforehand.
+/// The next id of a shard from a sequence: `nextval`, the check of the map, and the mint loop.
+///
+/// The function is generic, so that the compiler computes beforehand all that depends on [`Instagram`]'s layout.
+///
+/// # Errors
+/// [`Failure`]: all errors of `nextval`, of the map, and of [`Mint::claim`](crate::mint::Mint::claim).
 fn generate<L: Into<Layout> + Copy>(layout: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
     let server = shared::attach()?;
     let known: Layout = layout.into();

@@ -1,5 +1,10 @@
-//! The functions of SQL, one file per chapter of docs/reference.md, where each is described. Thin: each turns
-//! its arguments into the types of [`crate::id`], and errors into [`crate::report`]'s.
+//! The SQL functions that are written in Rust, in one file per chapter of docs/reference.md.
+//!
+//! Each function converts its arguments, calls another module, and converts the error by [`crate::report`]. A function with
+//! `sql = false` is declared in `sql/`: its chapter needs it in another schema or place than pgrx would give it.
+//!
+//! In a database whose encoding is not UTF-8, a `text` may be no `str`. So an argument of type `text` is declared as `&[u8]`
+//! and a result as [`crate::pg::text::Text`].
 
 mod adoption;
 mod clock;
@@ -19,8 +24,11 @@ use crate::pg::shared::Shared;
 use crate::pg::{session, settings};
 use crate::report::Failure;
 
-/// Does what only a session that may mint can do: with the server's state, its clocks and settings, and the
-/// lease of the session's database.
+/// Calls `act` with what a session mints ids with: the server's state, its clocks and settings, and the lease of the session's
+/// database. If the extension was dropped and created again meanwhile, `act` is called again with the new lease.
+///
+/// # Errors
+/// The errors of `act`, and [`crate::pg::lease::NoLease`].
 fn with_mint<T>(
     server: &Shared,
     act: impl Fn(&Mint<'_, ServerClock, LeaseSequence>) -> Result<T, MintError>,
@@ -39,7 +47,6 @@ fn with_mint<T>(
             tolerance_ms: settings::clock_tolerance_ms(),
         };
         match act(&mint) {
-            // The extension was dropped and made anew while this session waited.
             Err(MintError::LeaseGone) => {}
             done => return Ok(done?),
         }

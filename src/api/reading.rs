@@ -1,4 +1,4 @@
-//! Reading.
+//! Reading ids: their parts, the least and the greatest id of an instant, and short codes.
 
 use pgrx::datum::{JsonB, TimestampWithTimeZone};
 use pgrx::prelude::*;
@@ -75,8 +75,6 @@ fn id_shortcode(id: i64) -> String {
     shortcode::encode(Id::from_bits(id))
 }
 
-/// Its SQL is in sql/reading.sql, as to pgrx these bytes would be a `bytea`: in a database whose encoding is not
-/// UTF-8 a text may be no `str`.
 #[pg_extern(sql = false)]
 fn shortcode_id(code: &[u8]) -> SqlResult<i64> {
     Ok(shortcode::decode(code).map_err(|why| NotAShortcode { code, why })?.bits())

@@ -1,4 +1,4 @@
-//! What checks and moves read of the rows of users' tables.
+//! What checks and moves read from the rows of users' tables.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
 use pgrx::iter::TableIterator;
@@ -11,23 +11,24 @@ use crate::pg::rows::{self, Which};
 use crate::pg::text::c_string;
 use crate::report::SqlResult;
 
-/// How many ids are of a kind, and one of them.
+/// How many ids have a fault, and one of them.
 #[derive(Clone, Copy, Default)]
-struct Kind {
+struct Fault {
     count: i64,
     example: Option<i64>,
 }
 
-impl Kind {
+impl Fault {
+    /// Counts an id. `pick` chooses between it and the example so far.
     fn add(&mut self, id: i64, pick: impl Fn(i64, i64) -> i64) {
         self.count += 1;
         self.example = Some(self.example.map_or(id, |other| pick(id, other)));
     }
 }
 
-/// Ids of one table that are negative, of another shard than `shard`, or at least `beyond`. None is of two kinds.
-///
-/// The column as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
+/// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
+/// and ids of `beyond` or more ("future"). An id counts for the first of these faults only. Unless `every_row` is set, only
+/// the least and the greatest id are read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
     table: pg_sys::Oid,
@@ -55,9 +56,9 @@ fn survey_ids(
 > {
     let layout = Layout::try_from(layout)?;
     let (mut ids, mut oldest, mut newest) = (0, None, None);
-    let [mut negative, mut strange, mut future] = [Kind::default(); 3];
+    let [mut negative, mut strange, mut future] = [Fault::default(); 3];
     let which = if every_row { Which::All } else { Which::Ends };
-    // One that was dropped meanwhile has no ids.
+    // A table that was dropped meanwhile has no ids.
     let _ = rows::visit_ids(table, &c_string(column), which, |id| {
         ids += 1;
         oldest = Some(oldest.map_or(id, |other: i64| other.min(id)));
@@ -83,7 +84,7 @@ fn survey_ids(
     )))
 }
 
-/// How many rows a table has, and the sum of their hashes if they are asked for. The sum wraps.
+/// Returns how many rows a table has and, if `hashed` is set, the sum of their hashes, which wraps.
 #[pg_extern(sql = false)]
 fn survey_rows(
     table: pg_sys::Oid,
@@ -100,6 +101,7 @@ fn survey_rows(
     Ok(TableIterator::once((rows, Some(sum))))
 }
 
+/// Returns the hash of each row of a table, in no particular order.
 #[pg_extern(sql = false)]
 fn row_hashes(table: pg_sys::Oid) -> SqlResult<Vec<i64>> {
     let mut hashes = Vec::new();

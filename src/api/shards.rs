@@ -1,4 +1,4 @@
-//! Shards and migrations: what of them is not SQL. The rest is in sql/shards.sql and sql/migrations.sql.
+//! Shards, migrations and checks, as far as they are not written in SQL.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
 use std::collections::HashMap;
@@ -13,9 +13,9 @@ use crate::pg::text::{Text, c_string};
 use crate::pg::{memory, owner, rows, transactions};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
-use crate::shard::expression::normalized_expression;
+use crate::shard::expression;
 
-/// Floor modulo: the remainder of a negative key is none.
+/// Returns the shard of a key: its remainder by `shards`, which is not negative for a negative key either.
 #[pg_extern(sql = false)]
 fn shard_of(key: i64, shards: i32) -> SqlResult<i32> {
     if shards < 1 {
@@ -25,7 +25,8 @@ fn shard_of(key: i64, shards: i32) -> SqlResult<i32> {
     Ok(key.rem_euclid(shards.into()) as i32)
 }
 
-/// The DDL as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
+/// Returns the statements of a text of DDL. `at_once` is the text of a concurrent statement for a new shard, where it runs in
+/// the transaction that creates the shard: without CONCURRENTLY, or empty if there is nothing to do.
 #[pg_extern(sql = false)]
 fn statements(
     ddl: &[u8],
@@ -59,59 +60,69 @@ fn statements(
     })))
 }
 
+/// Notes from now on how the session's transactions end.
 #[pg_extern(sql = false)]
 fn note_transactions(failed: bool) {
     transactions::note_transactions(failed);
 }
 
+/// Returns whether all transactions since `note_transactions` committed, or NULL if that was not called.
 #[pg_extern(sql = false)]
 fn transactions_committed() -> Option<bool> {
     transactions::transactions_committed()
 }
 
+/// Locks a schema until the transaction ends: no other session can create anything in it, or drop it.
 #[pg_extern(sql = false)]
 fn lock_schema(schema: pg_sys::Oid) {
     locks::lock_schema(schema);
 }
 
+/// Locks a table, foreign table or sequence until the transaction ends. `mode` is like `ACCESS EXCLUSIVE`.
 #[pg_extern(sql = false)]
 fn lock_relation(relation: pg_sys::Oid, mode: &[u8]) -> SqlResult<()> {
     let mode = LockMode::parse(mode).ok_or(NoLockMode(mode))?;
     Ok(locks::lock(relation, mode)?)
 }
 
+/// Keeps a relation's name, schema and existence until the transaction ends.
 #[pg_extern(sql = false)]
 fn hold_name(relation: pg_sys::Oid) {
     locks::hold_name(relation);
 }
 
+/// Keeps the name of a relation's schema until the transaction ends.
 #[pg_extern(sql = false)]
 fn hold_schema_of(relation: pg_sys::Oid) -> SqlResult<()> {
     Ok(locks::hold_schema_of(relation)?)
 }
 
+/// Returns whether a table has rows, whatever the transaction's snapshot is.
 #[pg_extern(sql = false)]
 fn has_rows(table: pg_sys::Oid) -> SqlResult<bool> {
     Ok(rows::has_rows(table)?)
 }
 
+/// Returns the last value of a sequence, or NULL if the relation is no sequence.
 #[pg_extern(sql = false)]
 fn last_value(sequence: pg_sys::Oid) -> SqlResult<Option<i64>> {
     Ok(rows::last_value(sequence)?)
 }
 
-/// The command as bytes: in a database whose encoding is not UTF-8 it may be no `str`.
+/// Runs a command as the role that owns a relation, with that role's rights alone.
 #[pg_extern(sql = false)]
 fn as_owner(relation: pg_sys::Oid, command: &[u8]) -> SqlResult<()> {
     Ok(owner::run_as_owner(relation, &c_string(command))?)
 }
 
+/// Frees what the session has cached about tables and functions, if that is much.
 #[pg_extern(sql = false)]
 fn limit_catalog_cache() {
     memory::limit_catalog_cache();
 }
 
-/// Trees and names as bytes: in a database whose encoding is not UTF-8 they may be no `str`.
+/// Returns a stored expression in a form that is the same in all shards if the expression is, or NULL if an OID in it has no
+/// name. `oids` and `names` are the objects that it uses, and `minting` are the functions that mint ids.
 #[pg_extern(sql = false)]
 #[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
 fn essence(
@@ -124,12 +135,13 @@ fn essence(
     let names: HashMap<_, _> =
         oids.iter().zip(names.iter()).filter_map(|(oid, name)| Some((oid?.to_u32(), name?))).collect();
     let minting: Vec<u32> = minting.iter().flatten().map(pg_sys::Oid::to_u32).collect();
-    normalized_expression(tree, |oid| names.get(&oid).copied(), &minting, shard).map(Text)
+    expression::normalized_expression(tree, |oid| names.get(&oid).copied(), &minting, shard).map(Text)
 }
 
+/// Returns the shards that a stored expression passes to `functions`, as constants in the first argument.
 #[pg_extern(sql = false)]
 #[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
 fn minted_shards(tree: &[u8], functions: Array<'_, pg_sys::Oid>) -> Vec<i32> {
     let functions: Vec<u32> = functions.iter().flatten().map(pg_sys::Oid::to_u32).collect();
-    crate::shard::expression::minted_shards(tree, &functions)
+    expression::minted_shards(tree, &functions)
 }

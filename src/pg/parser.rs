@@ -16,7 +16,7 @@ pub(crate) struct Statement {
     pub(crate) kind: Kind,
     /// The schema that the statement names for something that it creates or alters.
     pub(crate) schema: Option<Vec<u8>>,
-    /// The names of the existing relations that the statement alters.
+    /// The names, without schemas, of the existing relations that the statement alters.
     pub(crate) alters: Vec<Vec<u8>>,
     /// The name of the table that the statement creates. `None` for a partition or a temporary table.
     pub(crate) makes: Option<Vec<u8>>,

@@ -1,6 +1,8 @@
-//! Rows of users' tables, read by scans that run only what PostgreSQL and its superusers made: the methods of tables,
-//! of B-trees over `bigint`, and of types. The planner and the executor would also run what an owner has put into a
-//! table: expressions of indexes, statistics, policies.
+//! Rows of users' tables, read without the planner and the executor.
+//!
+//! The scans here run code of PostgreSQL and its superusers only: the access methods of tables and of B-trees over `bigint`,
+//! and the output functions of types. The planner and the executor would also run code of the table's owner: expressions of
+//! indexes and statistics, and policies.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -15,13 +17,18 @@ use super::relation::{NoSuchRelation, open_owned, open_readable};
 /// Which values of a column are read.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {
+    /// All values.
     All,
-    /// The least and the greatest, from a B-tree index that begins with the column and has no predicate. None, if the table
-    /// has no such index.
+    /// The least and the greatest value, from a B-tree index that begins with the column and has no predicate. No values if
+    /// the table has no such index.
     Ends,
 }
 
-/// Calls `visit` with values of a column of type `bigint`, or of a domain over it; not with NULLs.
+/// Calls `visit` with the values of a column that the active snapshot sees, without NULLs. The column's type must be `bigint`
+/// or a domain over it; otherwise `visit` is not called.
+///
+/// # Errors
+/// [`NoSuchRelation`]. Raises PostgreSQL's own error if the user is no member of the role that owns the table.
 pub(crate) fn visit_ids(
     table: pg_sys::Oid,
     column: &CStr,
@@ -63,11 +70,16 @@ pub(crate) fn visit_ids(
     })
 }
 
-/// Calls `visit` with a number for each row of a table: the same for the same values, on each server, whatever the order of
-/// the columns. Values are compared as their types write them, so the settings that types heed must be the same, too.
+/// Calls `visit` with a hash of each row that the active snapshot sees. Equal rows have equal hashes on all servers, whatever
+/// the order of their columns is.
+///
+/// A value is hashed as its type's output function writes it. So settings such as `DateStyle` must be the same on the servers.
+///
+/// # Errors
+/// As [`visit_ids`].
 pub(crate) fn visit_hashes(table: pg_sys::Oid, mut visit: impl FnMut(i64)) -> Result<(), NoSuchRelation> {
     with_table(table, |opened| {
-        // SAFETY: the table is open. The arrays have a place for each of its columns.
+        // SAFETY: the table is open. The arrays have a place for each column.
         unsafe {
             let mut columns = columns_by_name(opened);
             let count = usize::try_from((*(*opened).rd_att).natts).unwrap_or_default();
@@ -84,23 +96,34 @@ pub(crate) fn visit_hashes(table: pg_sys::Oid, mut visit: impl FnMut(i64)) -> Re
     })
 }
 
-/// Whether a table has a row that the newest snapshot sees; `false` for one without rows of its own, as a partitioned one.
+/// Whether a table has a row that the newest snapshot sees. `false` for a relation without rows of its own, such as a
+/// partitioned table.
+///
+/// # Errors
+/// [`NoSuchRelation`]. Raises PostgreSQL's own error if the user may not SELECT from the table.
 pub(crate) fn has_rows(table: pg_sys::Oid) -> Result<bool, NoSuchRelation> {
     Ok(first_row(table, pg_sys::RELKIND_RELATION, |_, _| ())?.is_some())
 }
 
-/// The last value that a sequence gave out, or its first before it gave out any; `None` if the OID is no sequence's.
+/// The last value that a sequence returned, or its first value if it has returned none. Returns `None` if the relation is no
+/// sequence.
+///
+/// # Errors
+/// As [`has_rows`].
 pub(crate) fn last_value(sequence: pg_sys::Oid) -> Result<Option<i64>, NoSuchRelation> {
     const LAST_VALUE: i32 = 1;
     let value = first_row(sequence, pg_sys::RELKIND_SEQUENCE, |row, columns| {
         let mut is_null = false;
-        // SAFETY: the row of a sequence begins with its last value, a `bigint`.
+        // SAFETY: the first column of a sequence is its last value, a `bigint`.
         unsafe { i64::from_datum(pg_sys::heap_getattr(row, LAST_VALUE, columns, &mut is_null), is_null) }
     });
     Ok(value?.flatten())
 }
 
-/// How many rows of its own a table has.
+/// How many rows a table has that the active snapshot sees. Rows of partitions and child tables do not count.
+///
+/// # Errors
+/// As [`visit_ids`].
 pub(crate) fn count(table: pg_sys::Oid) -> Result<i64, NoSuchRelation> {
     let mut rows = 0;
     with_table(table, |opened| {
@@ -115,11 +138,10 @@ pub(crate) fn count(table: pg_sys::Oid) -> Result<i64, NoSuchRelation> {
     Ok(rows)
 }
 
-/// Does something with a table while it is open, unless the table has no storage, as a partitioned one. The user must be a
-/// member of the role that owns the table.
+/// Calls `act` with a table while it is open, unless the relation has no storage, such as a partitioned table.
 fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<(), NoSuchRelation> {
     let opened = open_owned(table)?;
-    // SAFETY: the table is open until it is closed here; after an error, the end of the transaction or subtransaction
+    // SAFETY: the table is open until it is closed here. After an error, the end of the transaction or subtransaction
     // closes it.
     unsafe {
         if has_storage(opened) {
@@ -152,7 +174,7 @@ fn first_row<T>(
     Ok(value)
 }
 
-/// Calls `visit` with each row that a snapshot sees until it returns `false`; a NULL is the newest snapshot.
+/// Calls `visit` with each row that a snapshot sees, until `visit` returns `false`. A NULL means the newest snapshot.
 ///
 /// # Safety
 /// The relation is open and has storage.
@@ -161,7 +183,7 @@ pub(super) unsafe fn each_row(
     snapshot: pg_sys::Snapshot,
     mut visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc) -> bool,
 ) {
-    // SAFETY: as the caller keeps it.
+    // SAFETY: the caller's promise.
     unsafe {
         let (no_index, no_keys) = (pg_sys::Oid::INVALID, ptr::null_mut());
         let scan = pg_sys::systable_beginscan(relation, no_index, false, snapshot, 0, no_keys);
@@ -179,7 +201,7 @@ pub(super) unsafe fn each_row(
 /// Calls `visit` with the first row, in the order of an index, whose column is not NULL.
 ///
 /// # Safety
-/// Table and index are open; the index is a B-tree that begins with the column.
+/// The table and the index are open. The index is a B-tree that begins with the column.
 unsafe fn first_in_order(
     table: pg_sys::Relation,
     index: pg_sys::Relation,
@@ -189,7 +211,7 @@ unsafe fn first_in_order(
 ) {
     const NONE: pg_sys::Oid = pg_sys::Oid::INVALID;
     let is_not_null = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNOTNULL).cast_signed();
-    // SAFETY: as the caller keeps it. A key that asks for what is not NULL has neither a strategy nor an operator.
+    // SAFETY: the caller's promise. A key for values that are not NULL has neither a strategy nor an operator.
     unsafe {
         let mut key = pg_sys::ScanKeyData::default();
         let argument = pg_sys::Datum::null();
@@ -204,14 +226,14 @@ unsafe fn first_in_order(
     }
 }
 
-/// An index that [`Which::Ends`] can be read from, opened. Its first column has PostgreSQL's own order of `bigint`: that of
-/// another operator class may be a function of the owner.
+/// An index that [`Which::Ends`] can be read from, opened. The index orders the column by PostgreSQL's own operator class for
+/// `bigint`, because another operator class could call a function of the owner.
 ///
 /// # Safety
 /// The table is open.
 unsafe fn index_on(table: pg_sys::Relation, column: pg_sys::AttrNumber) -> Option<pg_sys::Relation> {
     let lock = pg_sys::AccessShareLock.cast_signed();
-    // SAFETY: the list is of the indexes of an open table; what is read of them is theirs while they are open.
+    // SAFETY: the list holds the indexes of an open table. Their fields are valid while they are open.
     unsafe {
         let indexes = pgrx::PgList::<pg_sys::Oid>::from_pg(pg_sys::RelationGetIndexList(table));
         for oid in indexes.iter_oid() {
@@ -239,29 +261,34 @@ unsafe fn index_on(table: pg_sys::Relation, column: pg_sys::AttrNumber) -> Optio
     None
 }
 
-/// Whether an index has all rows that snapshots of this transaction see: else it leaves out some that are older than itself.
+/// Whether an index has all rows that snapshots of this transaction see. An index may lack rows that are older than itself.
 ///
 /// # Safety
 /// The index is open.
 unsafe fn is_complete(index: pg_sys::Relation) -> bool {
-    // SAFETY: as the caller keeps it.
+    // SAFETY: the caller's promise.
     unsafe {
         let made_by = pg_sys::HeapTupleHeaderGetXmin((*(*index).rd_indextuple).t_data);
         !(*(*index).rd_index).indcheckxmin || pg_sys::TransactionIdPrecedes(made_by, pg_sys::TransactionXmin)
     }
 }
 
+/// Whether a relation is an ordinary table.
+///
 /// # Safety
 /// The relation is open.
 unsafe fn has_storage(relation: pg_sys::Relation) -> bool {
-    // SAFETY: as the caller keeps it.
+    // SAFETY: the caller's promise.
     unsafe { (*(*relation).rd_rel).relkind.to_ne_bytes() == [pg_sys::RELKIND_RELATION] }
 }
 
+/// Whether a column's type is `bigint` or a domain over it. A column that does not exist has number 0, and a system column has
+/// a negative number; for both this is `false`.
+///
 /// # Safety
 /// The relation is open.
 unsafe fn is_bigint(relation: pg_sys::Relation, column: pg_sys::AttrNumber) -> bool {
-    // SAFETY: as the caller keeps it; a column that is not there has number 0, and one of the system a negative one.
+    // SAFETY: the caller's promise.
     unsafe {
         PgTupleDesc::from_pg_unchecked((*relation).rd_att)
             .iter()
@@ -269,10 +296,11 @@ unsafe fn is_bigint(relation: pg_sys::Relation, column: pg_sys::AttrNumber) -> b
     }
 }
 
-/// A column whose values are written as texts.
-struct Written {
-    /// Where it is in a row, from 0 on.
+/// A column whose values are hashed.
+struct HashedColumn {
+    /// The column's place in a row, counted from 0.
     place: usize,
+    /// The output function of the column's type.
     output: pg_sys::FmgrInfo,
 }
 
@@ -280,10 +308,10 @@ struct Written {
 ///
 /// # Safety
 /// The relation is open.
-unsafe fn columns_by_name(relation: pg_sys::Relation) -> Vec<Written> {
-    /// `pg_attribute.attgenerated` of a column that is computed when it is read, by an expression of the owner.
+unsafe fn columns_by_name(relation: pg_sys::Relation) -> Vec<HashedColumn> {
+    /// `pg_attribute.attgenerated` of a virtual column. To read it would run an expression of the owner.
     const VIRTUAL: u8 = b'v';
-    // SAFETY: as the caller keeps it; each column has a type, and that an output function.
+    // SAFETY: the caller's promise. Each column has a type, and each type an output function.
     unsafe {
         let columns = PgTupleDesc::from_pg_unchecked((*relation).rd_att);
         let mut stored: Vec<_> = columns
@@ -299,31 +327,32 @@ unsafe fn columns_by_name(relation: pg_sys::Relation) -> Vec<Written> {
                 pg_sys::getTypeOutputInfo(a.atttypid, &raw mut function, &raw mut is_varlena);
                 let mut output = pg_sys::FmgrInfo::default();
                 pg_sys::fmgr_info(function, &raw mut output);
-                Written { place, output }
+                HashedColumn { place, output }
             })
             .collect()
     }
 }
 
-/// A number for the values of a row: PostgreSQL's hash of their texts, each with its length before it.
+/// A hash of a row: PostgreSQL's hash of the texts of its values, each after its length.
 ///
 /// # Safety
-/// The values are those of a row, and the memory context one that can be given up after the call.
+/// The values and NULLs are a row's. The current memory context can be reset after the call.
 unsafe fn hash_of(
-    columns: &mut [Written],
+    columns: &mut [HashedColumn],
     values: &[pg_sys::Datum],
     nulls: &[bool],
     bytes: &mut Vec<u8>,
 ) -> i64 {
-    /// From how many bytes on they are hashed, as the seed of what follows. All of a row may be longer than a `text` can be.
+    /// After so many bytes, the hash of the bytes becomes the seed for those that follow. All texts of a row together can be
+    /// longer than a `text` can be.
     const BLOCK: usize = 1 << 20;
     let mut hash = 0;
     bytes.clear();
-    for Written { place, output } in columns {
+    for HashedColumn { place, output } in columns {
         if nulls[*place] {
             bytes.push(0);
         } else {
-            // SAFETY: the value is of the type whose output function is called, and the text ends with a NUL.
+            // SAFETY: the value has the type whose output function is called. The text ends with a zero.
             let text =
                 unsafe { CStr::from_ptr(pg_sys::OutputFunctionCall(output, values[*place])) }.to_bytes();
             bytes.push(1);
@@ -339,7 +368,7 @@ unsafe fn hash_of(
 }
 
 fn hash_bytes(bytes: &[u8], seed: i64) -> i64 {
-    // SAFETY: the server copies as many bytes as there are; an error if they are more than a `text` can have.
+    // SAFETY: the server copies as many bytes as there are, or raises an error if a `text` cannot hold them.
     unsafe {
         let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
         let text = pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length);
