@@ -37,7 +37,7 @@ fn next_id_layout(shard: i32, seq_name: Sequence, layout: StoredLayout) -> SqlRe
 
 #[pg_extern(volatile, strict, parallel_unsafe)]
 fn next_ids(shard: i32, seq_name: Sequence, count: i32) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    several(Instagram, shard, seq_name, count)
+    generate_many(Instagram, shard, seq_name, count)
 }
 
 #[pg_extern(name = "next_ids", volatile, strict, parallel_unsafe)]
@@ -47,24 +47,24 @@ fn next_ids_layout(
     count: i32,
     layout: StoredLayout,
 ) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    several(Layout::try_from(layout)?, shard, seq_name, count)
+    generate_many(Layout::try_from(layout)?, shard, seq_name, count)
 }
 
 #[pg_extern(immutable, strict, parallel_safe)]
 fn make_id(at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
-    made(Layout::INSTAGRAM, at, shard, seq)
+    compose(Layout::INSTAGRAM, at, shard, seq)
 }
 
 #[pg_extern(name = "make_id", immutable, strict, parallel_safe)]
 fn make_id_layout(at: TimestampWithTimeZone, shard: i32, seq: i64, layout: StoredLayout) -> SqlResult<i64> {
-    made(layout.try_into()?, at, shard, seq)
+    compose(layout.try_into()?, at, shard, seq)
 }
 
 /// The next `count` ids of a shard from a sequence, each minted when it is fetched.
 ///
 /// # Errors
 /// As [`generate`], and [`NegativeCount`].
-fn several<L: Into<Layout> + Copy + 'static>(
+fn generate_many<L: Into<Layout> + Copy + 'static>(
     layout: L,
     shard: i32,
     sequence: Sequence,
@@ -81,28 +81,28 @@ fn several<L: Into<Layout> + Copy + 'static>(
 }
 
 /// The id of an instant, a shard and a sequence's value.
-fn made(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
+fn compose(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> SqlResult<i64> {
     Ok(layout.id(millis_of(at), layout.shard(shard)?, layout.seq(seq)?)?.bits())
 }
 
 /// The next id of a shard from a sequence: `nextval`, the check of the map, and the mint loop.
 ///
-/// The function is generic, so that the compiler computes beforehand all that depends on [`Instagram`]'s layout.
+/// `typed` is [`Instagram`] or a [`Layout`]. For the former, the compiler computes all that depends on the layout.
 ///
 /// # Errors
 /// [`Failure`]: all errors of `nextval`, of the map, and of [`Mint::claim`](crate::mint::Mint::claim).
-fn generate<L: Into<Layout> + Copy>(layout: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
+fn generate<L: Into<Layout> + Copy>(typed: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
     let server = shared::attach()?;
-    let known: Layout = layout.into();
+    let layout: Layout = typed.into();
     let value = sequence.next()?;
     pauses::at("after nextval");
-    map::check(server, known, shard, sequence)?;
-    let seq = known.seq_of_writer(value, server.writer())?;
-    let key = Key::new(server.seed, database(), sequence.oid(), shard, known);
-    let slot = server.guard.0.slot(key, known, seq);
+    map::check(server, layout, shard, sequence)?;
+    let seq = layout.seq_of_writer(value, server.writer())?;
+    let key = Key::new(server.seed, database(), sequence.oid(), shard, layout);
+    let slot = server.guard.0.slot(key, layout, seq);
     ORDER.with_borrow_mut(|order| {
         let last = order.last(key, server.time.0.stamp());
-        let minted = with_mint(server, |mint| mint.claim(layout, slot, last.earliest(seq), shard, seq))?;
+        let minted = with_mint(server, |mint| mint.claim(typed, slot, last.earliest(seq), shard, seq))?;
         last.record(minted.until, seq);
         pauses::at("claimed");
         Ok(minted.id)

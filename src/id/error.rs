@@ -1,7 +1,5 @@
 //! Why a value cannot be part of an id.
 
-use std::fmt;
-
 use super::{Millis, WriterSlot};
 
 /// A part that no id of a layout can hold.
@@ -58,24 +56,3 @@ impl Times {
         }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ShardOutOfRange { shard, last } => write!(f, "shard {shard} is out of range 0 to {last}"),
-            Self::NegativeSequence(value) => write!(f, "sequence value {value} is negative"),
-            Self::TooManyWriters { writer, residues } => {
-                write!(f, "writer slot {writer} of {residues} residues")
-            }
-            Self::TimeOutOfRange { at, times } => write!(
-                f,
-                "{} ms is out of range {} ms to {} ms",
-                at.get(),
-                times.first.get(),
-                times.last.get()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

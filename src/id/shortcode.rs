@@ -38,8 +38,6 @@ impl fmt::Display for ShortcodeError {
     }
 }
 
-impl std::error::Error for ShortcodeError {}
-
 /// The short code of an id: 1 to 11 characters. Only the code of id 0 begins with an `A`. A negative id is read as an unsigned
 /// number of 64 bits.
 ///

@@ -43,8 +43,6 @@ impl fmt::Display for TextError {
     }
 }
 
-impl std::error::Error for TextError {}
-
 const EPOCH_WANTS: &str = "Unix milliseconds, or an instant like 2011-08-24T21:07:01.721Z";
 
 impl Layout {

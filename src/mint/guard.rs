@@ -49,7 +49,7 @@ impl Guard {
     /// The slot of a residue of a sequence, shard and layout.
     #[must_use]
     pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
-        let Stretch { grain, slots, .. } = Stretch::of(layout);
+        let Stretch { grain, slots } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MAX_BITS);
         // The first slot can be any. If it were a multiple of the number of residues, many sequences would share the
         // slots of their first values.

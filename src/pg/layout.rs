@@ -98,6 +98,15 @@ impl StoredLayout {
             })
         }
     }
+
+    /// Whether values of a type have the length, alignment and passing of this one. The OID of `id_layout` differs between
+    /// databases.
+    pub(crate) fn is_like(of: pg_sys::Oid) -> bool {
+        let (mut length, mut by_value, mut align) = (0, false, 0);
+        // SAFETY: takes the OID of a type.
+        unsafe { pg_sys::get_typlenbyvalalign(of, &raw mut length, &raw mut by_value, &raw mut align) };
+        usize::try_from(length) == Ok(size_of::<Stored>()) && !by_value && align == b'd'.cast_signed()
+    }
 }
 
 // SAFETY: as the extension's CREATE TYPE declares it.
@@ -107,17 +116,6 @@ unsafe impl SqlTranslatable for StoredLayout {
     const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("id_layout"));
     const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
         Ok(ReturnsRef::One(SqlMappingRef::literal("id_layout")));
-}
-
-impl StoredLayout {
-    /// Whether values of a type have the length, alignment and passing of this one. The OID of `id_layout` differs between
-    /// databases.
-    pub(crate) fn is_like(of: pg_sys::Oid) -> bool {
-        let (mut length, mut by_value, mut align) = (0, false, 0);
-        // SAFETY: takes the OID of a type.
-        unsafe { pg_sys::get_typlenbyvalalign(of, &raw mut length, &raw mut by_value, &raw mut align) };
-        usize::try_from(length) == Ok(size_of::<Stored>()) && !by_value && align == b'd'.cast_signed()
-    }
 }
 
 impl FromDatum for StoredLayout {

@@ -11,33 +11,19 @@ use super::owner::{NotRun, as_superuser, execute};
 use super::relation::{NoSuchRelation, open_owned};
 use super::text::c_string;
 
-/// The mode of a lock on a relation, named as in SQL.
+/// The mode of a lock on a relation.
 #[derive(Clone, Copy)]
-#[expect(clippy::enum_variant_names, reason = "as SQL names them")]
-pub(crate) enum LockMode {
-    ShareUpdateExclusive,
-    ShareRowExclusive,
-    AccessExclusive,
-}
+pub(crate) struct LockMode(u32);
 
 impl LockMode {
-    /// Reads a mode as SQL writes it. Returns `None` for other text.
+    /// Reads one of the modes that the extension uses, as SQL writes it. Returns `None` for other text.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         match text {
-            b"SHARE UPDATE EXCLUSIVE" => Some(Self::ShareUpdateExclusive),
-            b"SHARE ROW EXCLUSIVE" => Some(Self::ShareRowExclusive),
-            b"ACCESS EXCLUSIVE" => Some(Self::AccessExclusive),
+            b"SHARE UPDATE EXCLUSIVE" => Some(Self(pg_sys::ShareUpdateExclusiveLock)),
+            b"SHARE ROW EXCLUSIVE" => Some(Self(pg_sys::ShareRowExclusiveLock)),
+            b"ACCESS EXCLUSIVE" => Some(Self(pg_sys::AccessExclusiveLock)),
             _ => None,
         }
-    }
-
-    fn mode(self) -> pg_sys::LOCKMODE {
-        let mode = match self {
-            Self::ShareUpdateExclusive => pg_sys::ShareUpdateExclusiveLock,
-            Self::ShareRowExclusive => pg_sys::ShareRowExclusiveLock,
-            Self::AccessExclusive => pg_sys::AccessExclusiveLock,
-        };
-        mode.cast_signed()
     }
 }
 
@@ -76,7 +62,7 @@ pub(crate) fn lock(relation: pg_sys::Oid, mode: LockMode) -> Result<(), NotLocke
             pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::AclMode::from(any_of));
         // Returns if the user has one of the privileges.
         pg_sys::aclcheck_error(privilege, pg_sys::get_relkind_objtype(kind), name);
-        pg_sys::LockRelationOid(relation, mode.mode());
+        pg_sys::LockRelationOid(relation, mode.0.cast_signed());
         if pg_sys::get_rel_name(relation).is_null() {
             return Err(missing());
         }

@@ -17,7 +17,7 @@ pub(crate) fn define() {
     GucRegistry::define_int_guc(
         c"insta_ids.max_ahead_ms",
         c"Sets how far ids may run ahead of the clock.",
-        c"A sequence that is asked for more than 1024 ids in a millisecond takes them from the next milliseconds, this many at most, and then waits.",
+        c"If a sequence is asked for more than 1024 ids in a millisecond, it takes ids of up to so many later milliseconds, and then waits.",
         &MAX_AHEAD_MS,
         0,
         mint::MAX_AHEAD_MS,
@@ -27,7 +27,7 @@ pub(crate) fn define() {
     GucRegistry::define_int_guc(
         c"insta_ids.clock_tolerance",
         c"Sets how far the clock may be behind the time of ids.",
-        c"A clock that was set back by less does no harm: ids go on from the last time used. By more, next_id fails until the clock is right again.",
+        c"If the clock is behind by less, ids go on from the last time used. If it is behind by more, next_id fails until the clock is right again.",
         &CLOCK_TOLERANCE_S,
         10,
         366 * 24 * 3600,
@@ -36,16 +36,16 @@ pub(crate) fn define() {
     );
     GucRegistry::define_string_guc(
         c"insta_ids.node",
-        c"Sets the name that the shard map has for this server.",
-        c"What it was when the server started, or when the first session minted, is in force until the next start. Without a name, all shards are here.",
+        c"Sets the name of this server in the shard map.",
+        c"A change takes effect when the server is restarted. Without a name, all shards are on this server.",
         &NODE,
         GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(
         c"insta_ids.writer_slot",
-        c"Sets which ids are this server's, where several mint for one shard.",
-        c"As 0/2 and 1/2 on two of them: number and count, a power of two. What it was when the server started, or when the first session minted, is in force until the next start; each database takes it by insta_ids.take_writer_slot().",
+        c"Sets which ids this server mints, where several servers mint for one shard.",
+        c"Like 0/2 and 1/2 on two servers: the number of the slot, and how many slots there are, a power of two. A change takes effect when the server is restarted. Each database takes the slot by insta_ids.take_writer_slot().",
         &WRITER_SLOT,
         GucContext::Sighup,
         GucFlags::default(),
