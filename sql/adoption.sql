@@ -431,7 +431,7 @@ DECLARE
     stopped_at timestamptz;
     next record;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a schema cannot be adopted'), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     PERFORM insta_ids_internal.register_shard(schema, shard);
 
     -- What is against it is found out while everybody goes on; and, as far as that is quick, that it is so still.
@@ -582,7 +582,7 @@ DECLARE
     last_ids timestamptz;
     next record;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a schema cannot be released'), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     -- What another session migrates or releases is waited for.
     SELECT s.shard INTO number
     FROM insta_ids_internal.shard s

@@ -110,15 +110,16 @@ END
 $$;
 
 -- Refuses a transaction whose snapshot is older than the locks it takes: it does not see what others wrote before.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_read_committed(what text) RETURNS void
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_read_committed() RETURNS void
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'active_sql_transaction',
-            MESSAGE = format('%s in a transaction that is %s', what, current_setting('transaction_isolation')),
-            HINT = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+            MESSAGE = format('command cannot run in a transaction of isolation level "%s"', current_setting('transaction_isolation')),
+            DETAIL = 'The snapshot of the transaction is older than the locks that the command takes.',
+            HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
     END IF;
 END
 $$;

@@ -241,7 +241,7 @@ BEGIN
     IF num_nulls(parent, every, first, last, timezone) > 0 THEN
         RETURN;
     END IF;
-    PERFORM insta_ids_internal.require_read_committed('partitions cannot be created');
+    PERFORM insta_ids_internal.require_read_committed();
     IF first > last THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -303,7 +303,7 @@ DECLARE
     referred boolean;
     dropped record;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('partitions cannot be dropped');
+    PERFORM insta_ids_internal.require_read_committed();
     -- Refuses what is no such parent.
     PERFORM insta_ids.partitions(parent);
     PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');

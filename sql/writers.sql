@@ -61,7 +61,7 @@ DECLARE
     slot CONSTANT text := insta_ids.writer_slot();
     taken text;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a writer slot cannot be taken'), insta_ids_internal.commit_durably();
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably();
     LOCK TABLE insta_ids_internal.writer IN SHARE ROW EXCLUSIVE MODE;
     taken := insta_ids_internal.acquired_slot();
     IF until IS NULL AND slot <> taken

@@ -5,7 +5,7 @@
 -- A stored expression with names for the OIDs of these objects, and without the shard where that is the first argument of
 -- a call of what mints: the same in each shard in which the same words were stored. NULL if it has an OID without a name.
 CREATE OR REPLACE FUNCTION insta_ids_internal.normalized_expression(tree text, oids oid[], names text[], minting oid[], shard integer) RETURNS text
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'essence_wrapper';
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'normalized_expression_wrapper';
 -- The shards that a stored expression mints for, as the first arguments of its calls of these functions say.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minted_shards(tree text, functions oid[]) RETURNS integer[]
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'minted_shards_wrapper';
@@ -95,7 +95,7 @@ BEGIN
         WHERE r.relkind IN ('r', 'p', 'f') AND a.attnotnull
         UNION ALL
         SELECT e.shard, e.kind, e.relation, e.name,
-               CASE WHEN x.essence IS NOT NULL THEN concat_ws(' ', x.essence, e.attributes)
+               CASE WHEN x.normalized IS NOT NULL THEN concat_ws(' ', x.normalized, e.attributes)
                    WHEN e.kind = 'default' THEN pg_get_expr(e.tree, e.adrelid)
                    WHEN e.kind = 'expression'
                        THEN format('GENERATED ALWAYS AS (%s) %s', pg_get_expr(e.tree, e.adrelid), e.attributes)
@@ -106,7 +106,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT CASE WHEN NOT written_out AND e.kind <> 'expression' THEN
                 insta_ids_internal.normalized_expression(e.tree::text, coalesce(array_agg(d.refobjid), '{}'), coalesce(array_agg(n.name), '{}'),
-                    minting, e.shard) END AS essence
+                    minting, e.shard) END AS normalized
             FROM pg_depend d
             LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
             LEFT JOIN pg_class c ON d.refclassid = 'pg_class'::regclass AND c.oid = d.refobjid

@@ -205,7 +205,7 @@ CREATE OR REPLACE FUNCTION insta_ids.fence(shard integer, lock_timeout text DEFA
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a shard cannot be fenced'), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
     -- What others did before they let go of the shard is seen by the next statement.
     PERFORM insta_ids_internal.require_not_moving(shard, shard);
@@ -220,7 +220,7 @@ CREATE OR REPLACE FUNCTION insta_ids.unfence(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a shard cannot be opened');
+    PERFORM insta_ids_internal.require_read_committed();
     -- Nobody assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);

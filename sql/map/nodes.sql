@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map() RETURNS void
 
 -- Raises the error of a shard that is not written to here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_shard(shard integer) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_wrapper';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_shard_wrapper';
 
 -- The timeline that this server writes, NULL on a standby: a promotion begins a new one.
 CREATE OR REPLACE FUNCTION insta_ids_internal.timeline() RETURNS integer
@@ -130,7 +130,7 @@ AS $$
 DECLARE
     assigned record;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a node cannot be dropped');
+    PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     SELECT a.first, a.last INTO assigned FROM insta_ids_internal.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
     IF FOUND THEN

@@ -118,7 +118,7 @@ CREATE OR REPLACE FUNCTION insta_ids.assign(first integer, last integer, node na
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('shards cannot be assigned');
+    PERFORM insta_ids_internal.require_read_committed();
     PERFORM insta_ids_internal.require_range(first, last, 1);
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_node(node);
@@ -191,7 +191,7 @@ DECLARE
     config insta_ids.config;
     own bigint;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a map cannot be applied');
+    PERFORM insta_ids_internal.require_read_committed();
     IF map -> 'format' IS DISTINCT FROM '1' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',

@@ -20,7 +20,7 @@ BEGIN
     IF to_jsonb(NEW) - '{added_at,added_by}'::text[] = to_jsonb(OLD) - '{added_at,added_by}'::text[] THEN
         RETURN NEW;
     END IF;
-    PERFORM insta_ids_internal.require_read_committed('a migration cannot be replaced');
+    PERFORM insta_ids_internal.require_read_committed();
     SELECT count(*) AS shards, min(s.shard) AS first INTO applied
     FROM insta_ids_internal.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
     IF applied.shards > 0 THEN

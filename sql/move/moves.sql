@@ -116,7 +116,7 @@ AS $$
 DECLARE
     found_move insta_ids_internal.move;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a move cannot go on'), insta_ids_internal.commit_durably();
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably();
     SELECT * INTO found_move FROM insta_ids_internal.move m WHERE m.name = move FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING

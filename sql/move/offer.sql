@@ -124,7 +124,7 @@ DECLARE
     objects jsonb;
     shard integer;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('shards cannot be offered'), insta_ids_internal.require_range(first, last, 1),
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_range(first, last, 1),
         insta_ids_internal.commit_durably();
     -- Nobody else offers, makes or assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;

@@ -21,7 +21,7 @@ DECLARE
     tables text;
     shard integer;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('shards cannot be prepared'), insta_ids_internal.commit_durably(), insta_ids_internal.require_writer_slot();
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably(), insta_ids_internal.require_writer_slot();
     IF here IS DISTINCT FROM moving.to_node THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',

@@ -77,7 +77,7 @@ AS $$
 DECLARE
     schema pg_catalog.name;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed('a shard cannot be made');
+    PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_placed_here(shard);
     schema := insta_ids_internal.make_shard(shard, pg_catalog.current_setting('search_path'));
@@ -214,7 +214,7 @@ BEGIN
     END IF;
 
     IF NOT force THEN
-        PERFORM insta_ids_internal.require_read_committed('whether a shard is empty cannot be told');
+        PERFORM insta_ids_internal.require_read_committed();
         -- Nothing is made in it from here on.
         PERFORM insta_ids_internal.lock_schema(dropped);
         -- Partitions and heirs in other schemas go with it, too.

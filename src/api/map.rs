@@ -43,6 +43,6 @@ fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(s
 
 /// Raises the error for a write to a shard that is fenced here. Never returns.
 #[pg_extern(sql = false)]
-fn refuse(shard: i32) -> SqlResult<()> {
+fn refuse_shard(shard: i32) -> SqlResult<()> {
     Err(map::fenced(shared::this_node()?, shard)?.into())
 }

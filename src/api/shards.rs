@@ -125,7 +125,7 @@ fn limit_catalog_cache() {
 /// name. `oids` and `names` are the objects that it uses, and `minting` are the functions that mint ids.
 #[pg_extern(sql = false)]
 #[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
-fn essence(
+fn normalized_expression(
     tree: &[u8],
     oids: Array<'_, pg_sys::Oid>,
     names: Array<'_, &[u8]>,

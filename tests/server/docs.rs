@@ -97,7 +97,8 @@ fn the_reference_describes_functions_in_the_words_of_their_comments() {
 fn every_finding_is_in_the_reference() {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap();
     let reference = read(checkout().join("docs/reference.md"));
-    let sql: String = fs::read_dir(checkout().join("sql/check")).unwrap().map(|file| read(file.unwrap().path())).collect();
+    let sql: String =
+        fs::read_dir(checkout().join("sql/check")).unwrap().map(|file| read(file.unwrap().path())).collect();
     let (_, table) = reference.split_once("| code | severity | for example |\n").unwrap();
     let told: Vec<_> =
         table.lines().skip(1).map_while(|row| row.strip_prefix("| `")?.split('`').next()).collect();

@@ -198,8 +198,10 @@ fn connection_strings_are_read_as_libpq_reads_them() {
     client
         .batch_execute("SELECT insta_ids.add_node('b', 'host=h application_name=''from user=x''')")
         .unwrap();
-    let partitions =
-        texts(&mut client, "SELECT DISTINCT p FROM insta_ids_internal.plproxy_partitions() p WHERE p ~ 'from'");
+    let partitions = texts(
+        &mut client,
+        "SELECT DISTINCT p FROM insta_ids_internal.plproxy_partitions() p WHERE p ~ 'from'",
+    );
     assert_eq!(partitions, [r"host='h' application_name='from user\=x'"]);
     for (dsn, parameters) in [
         ("", ""),
@@ -217,8 +219,7 @@ fn connection_strings_are_read_as_libpq_reads_them() {
         ("postgresql://h/d?ssl=true", "host:h dbname:d sslmode:require"),
         ("application_name=x'y host=b", "application_name:x'y host:b"),
     ] {
-        let parts =
-            "SELECT coalesce(string_agg(keyword || ':' || value, ' '), '') FROM insta_ids_internal.dsn_parameters($1)";
+        let parts = "SELECT coalesce(string_agg(keyword || ':' || value, ' '), '') FROM insta_ids_internal.dsn_parameters($1)";
         assert_eq!(client.query_one(parts, &[&dsn]).unwrap().get::<_, &str>(0), parameters, "{dsn}");
     }
 }

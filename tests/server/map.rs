@@ -177,7 +177,7 @@ fn a_transaction_with_an_old_snapshot_makes_no_shard() {
         (error.code(), error.message()),
         (
             &SqlState::ACTIVE_SQL_TRANSACTION,
-            "a shard cannot be made in a transaction that is repeatable read"
+            "command cannot run in a transaction of isolation level \"repeatable read\""
         )
     );
 }

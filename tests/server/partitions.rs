@@ -151,7 +151,8 @@ fn a_dump_restores_what_is_remembered_of_partitions() {
     cluster.restore("owner", "one", "other");
     let mut other = cluster.connect_to("other");
     other.batch_execute("SET timezone = 'UTC'").unwrap();
-    let remembered = "SELECT concat_ws(' ', parent, timezone, layout) FROM insta_ids_internal.partitioned_table";
+    let remembered =
+        "SELECT concat_ws(' ', parent, timezone, layout) FROM insta_ids_internal.partitioned_table";
     let twitter = "time:41 shard:10 seq:12 epoch:1288834974657";
     assert_eq!(texts(&mut other, remembered), [format!("\"Fotos\".t Asia/Tokyo {twitter}")]);
     let call = "SELECT insta_ids.create_partitions('\"Fotos\".t', '1 day', '2026-01-01', '2026-01-04')::text";

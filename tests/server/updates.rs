@@ -89,12 +89,17 @@ impl NextVersion {
         let table = "created_at timestamptz NOT NULL DEFAULT pg_catalog.now()\n);";
         let withheld = "REVOKE EXECUTE ON FUNCTION insta_ids.advance_clock";
         assert!(install.contains(table) && install.contains(withheld));
-        let install = install
-            .replacen(table, &table.replace("\n", ",\n    note text\n"), 1)
-            .replacen(withheld, &format!("{withheld}, insta_ids.schema_of"), 1);
+        let install = install.replacen(table, &table.replace('\n', ",\n    note text\n"), 1).replacen(
+            withheld,
+            &format!("{withheld}, insta_ids.schema_of"),
+            1,
+        );
         let scripts = [
             (format!("insta_ids--{}.sql", Self::NAME), Self::changed(&install)),
-            (format!("insta_ids--{this}--{}.sql", Self::NAME), Self::changed(&String::from_utf8(update.stdout).unwrap())),
+            (
+                format!("insta_ids--{this}--{}.sql", Self::NAME),
+                Self::changed(&String::from_utf8(update.stdout).unwrap()),
+            ),
         ];
         Self(
             scripts
@@ -109,12 +114,15 @@ impl NextVersion {
 
     /// The definitions of the next version.
     fn changed(definitions: &str) -> String {
-        [("'shards are not set up'", "'no shards are set up'"), ("'schema of a shard'", "'the schema of a shard'")]
-            .into_iter()
-            .fold(definitions.to_owned(), |text, (from, to)| {
-                assert!(text.contains(from), "{from}");
-                text.replace(from, to)
-            })
+        [
+            ("'shards are not set up'", "'no shards are set up'"),
+            ("'schema of a shard'", "'the schema of a shard'"),
+        ]
+        .into_iter()
+        .fold(definitions.to_owned(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        })
     }
 }
 

@@ -99,8 +99,10 @@ impl<'a> Move<'a> {
         let text = |row: postgres::Row| row.get::<_, String>(0);
         match step {
             "offer" => {
-                let offer =
-                    format!("SELECT insta_ids_internal.move_offer({}, {}, 'b')::text", self.range[0], self.range[1]);
+                let offer = format!(
+                    "SELECT insta_ids_internal.move_offer({}, {}, 'b')::text",
+                    self.range[0], self.range[1]
+                );
                 self.offer = text(a.query_one(&offer, &[])?);
             }
             "prepare" => {
@@ -111,7 +113,9 @@ impl<'a> Move<'a> {
             "copied" => {
                 let slots = "SELECT insta_ids_internal.move_table_slots($1::text::name)::text";
                 let mut waited_for = String::new();
-                while !b.query_one(&format!("SELECT insta_ids_internal.move_copied('{name}')"), &[])?.get::<_, bool>(0)
+                while !b
+                    .query_one(&format!("SELECT insta_ids_internal.move_copied('{name}')"), &[])?
+                    .get::<_, bool>(0)
                 {
                     thread::sleep(Duration::from_millis(200));
                     let now = text(b.query_one(slots, &[name])?);
@@ -125,14 +129,18 @@ impl<'a> Move<'a> {
             }
             "fence" => a.batch_execute(&format!("SELECT insta_ids_internal.move_fence('{name}')"))?,
             "drained" => {
-                self.mark = text(a.query_one(&format!("SELECT insta_ids_internal.move_mark('{name}')::text"), &[])?);
+                self.mark =
+                    text(a.query_one(&format!("SELECT insta_ids_internal.move_mark('{name}')::text"), &[])?);
                 until(&mut b, &format!("SELECT insta_ids_internal.move_drained('{name}', '{}')", self.mark))?;
             }
             "hand over" => {
-                let hashes =
-                    text(a.query_one(&format!("SELECT insta_ids_internal.move_hashes('{name}')::text"), &[])?);
-                let hand_over =
-                    format!("SELECT insta_ids_internal.move_hand_over('{name}', '{}', '{hashes}')::text", self.mark);
+                let hashes = text(
+                    a.query_one(&format!("SELECT insta_ids_internal.move_hashes('{name}')::text"), &[])?,
+                );
+                let hand_over = format!(
+                    "SELECT insta_ids_internal.move_hand_over('{name}', '{}', '{hashes}')::text",
+                    self.mark
+                );
                 self.handed_over = text(b.query_one(&hand_over, &[])?);
             }
             _ => {

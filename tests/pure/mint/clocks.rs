@@ -2,7 +2,7 @@
 
 use super::{AHEAD_MS, EPOCH, LAST, LAYOUT, Paper, START, Server, Still, TOLERANCE_MS, seq, shard, time};
 use insta_ids::id::{Id, Millis};
-use insta_ids::mint::{Clock, Event, Key, LeaseKey, Mint, Reading, MintError, SessionOrder, Slot, Stamp};
+use insta_ids::mint::{Clock, Event, Key, LeaseKey, Mint, MintError, Reading, SessionOrder, Slot, Stamp};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 

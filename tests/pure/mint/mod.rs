@@ -6,7 +6,7 @@ mod leases;
 
 use insta_ids::id::{Id, Layout, Millis, Seq, Shard};
 use insta_ids::mint::{
-    Clock, Event, Key, LEASE_MS, LeaseKey, Leases, Lock, Mint, Reading, LeaseStore, MintError, SessionOrder,
+    Clock, Event, Key, LEASE_MS, LeaseKey, LeaseStore, Leases, Lock, Mint, MintError, Reading, SessionOrder,
     SharedTime, Slot, Stats,
 };
 use proptest::prelude::*;

@@ -203,7 +203,9 @@ fn a_migration_runs_only_with_rights_its_author_has() {
                 "{call}"
             );
         }
-        client.batch_execute(&format!("SELECT insta_ids_internal.start_migration('index of {role}', 1, '')")).unwrap();
+        client
+            .batch_execute(&format!("SELECT insta_ids_internal.start_migration('index of {role}', 1, '')"))
+            .unwrap();
         assert_eq!(texts(&mut client, "SELECT pg_catalog.current_setting('search_path')"), ["pg_catalog"]);
         client
             .batch_execute(&format!(

@@ -68,8 +68,10 @@ fn a_move_that_cannot_be_aborted_says_why() {
         Some("Finish the move: CALL insta_ids.move_shards(2, 2, 'a')."),
     );
     assert_eq!(said(&refused(&mut b, ABORT)), too_late);
-    let handed_over = texts(&mut b, "SELECT insta_ids_internal.move_hand_over('insta_ids_2_2')::text").remove(0);
-    a.batch_execute(&format!("SELECT insta_ids_internal.move_finish('insta_ids_2_2', '{handed_over}')")).unwrap();
+    let handed_over =
+        texts(&mut b, "SELECT insta_ids_internal.move_hand_over('insta_ids_2_2')::text").remove(0);
+    a.batch_execute(&format!("SELECT insta_ids_internal.move_finish('insta_ids_2_2', '{handed_over}')"))
+        .unwrap();
     assert_eq!(said(&refused(&mut b, ABORT)), too_late);
     b.batch_execute(CALL).unwrap();
     a.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();

@@ -132,7 +132,10 @@ fn a_promoted_source_without_the_fence_mints_nothing_for_the_shard() {
     for (name, target_finished) in [("lacks_fence", true), ("lacks_fence_open", false)] {
         let finish = |pair: &Pair| {
             if target_finished {
-                pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
+                pair.b
+                    .connect()
+                    .batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')")
+                    .unwrap();
             }
         };
         let Some((pair, mut a, mut b)) = failed_over(name, 1, 8, finish) else { return };

@@ -117,8 +117,10 @@ fn a_target_that_comes_back_leaves_the_next_moves_slot_alone() {
     third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
     steps(&mut Move::of(&pair, 2, 2), &STEPS[..5]);
     pair.b.stop();
-    a.batch_execute("SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m")
-        .unwrap();
+    a.batch_execute(
+        "SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m",
+    )
+    .unwrap();
     a.batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 1000)").unwrap();
     let offer = texts(&mut a, "SELECT insta_ids_internal.move_offer(2, 2, 'c')::text").remove(0);
     a.batch_execute("SELECT insta_ids_internal.move_slot('insta_ids_2_2')").unwrap();

@@ -18,8 +18,9 @@ fn a_move_is_either_cancelled_or_taken_over() {
     let cancelled = texts(&mut b, "SELECT insta_ids_internal.move_cancel('insta_ids_2_2')::text");
     moving.step("offer").unwrap();
     assert_eq!(message(moving.step("prepare").unwrap_err()), "offer of shards from 2 to 2 is void");
-    let withdraw =
-        |cancellation: &str| format!("SELECT insta_ids_internal.move_withdraw('insta_ids_2_2', '{cancellation}')");
+    let withdraw = |cancellation: &str| {
+        format!("SELECT insta_ids_internal.move_withdraw('insta_ids_2_2', '{cancellation}')")
+    };
     for other in ["{}", r#"{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}"#] {
         assert_eq!(
             refused(&mut a, &withdraw(other)).message(),
@@ -96,9 +97,10 @@ fn a_forged_outcome_does_not_end_a_move() {
             assert_eq!(refused(&mut forger, &ended(&id, values)).code().code(), "42501", "{values}");
         }
     }
-    for change in
-        ["DELETE FROM insta_ids_internal.move_outcome", "UPDATE insta_ids_internal.move_outcome SET at = now()"]
-    {
+    for change in [
+        "DELETE FROM insta_ids_internal.move_outcome",
+        "UPDATE insta_ids_internal.move_outcome SET at = now()",
+    ] {
         assert_eq!(refused(&mut forger, change).code().code(), "42501");
     }
 

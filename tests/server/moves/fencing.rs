@@ -193,7 +193,8 @@ fn session_replication_role_does_not_get_past_a_fence() {
     let cancel = format!("SELECT insta_ids_internal.move_cancel('insta_ids_3_3', '{id}')::text");
     let first = texts(&mut b, &cancel);
     assert_eq!(texts(&mut b, &cancel), first);
-    a.batch_execute(&format!("SELECT insta_ids_internal.move_withdraw('insta_ids_3_3', '{}')", first[0])).unwrap();
+    a.batch_execute(&format!("SELECT insta_ids_internal.move_withdraw('insta_ids_3_3', '{}')", first[0]))
+        .unwrap();
     // Foreign tables have no lock of this kind, and can be fenced nevertheless.
     a.batch_execute(
         "CREATE FOREIGN DATA WRAPPER none; CREATE SERVER none FOREIGN DATA WRAPPER none;

@@ -53,26 +53,6 @@ fn a_role_may_do_what_it_was_granted() {
         ) o (owner)";
     assert_eq!(texts(&mut provisioner, owners), ["\"Provisioner 1\""]);
 
-    // Nobody else can name what the functions are made of, and some functions are for superusers.
-    let internal = "SELECT has_schema_privilege('insta_ids_internal', 'USAGE')::text";
-    assert_eq!(texts(&mut nobody, internal), ["false"]);
-    let withheld = "SELECT oid::regprocedure::text FROM pg_proc
-                    WHERE pronamespace = 'insta_ids'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE') ORDER BY 1";
-    assert_eq!(
-        texts(&mut nobody, withheld),
-        [
-            "insta_ids.acquire_writer_slot(timestamp with time zone)",
-            "insta_ids.advance_clock(timestamp with time zone)",
-            "insta_ids.create_ticket_server(text,integer,integer,integer)",
-            "insta_ids.grant_provisioning(regrole)",
-            "insta_ids.install_plproxy(text)",
-            "insta_ids.move_abort(integer,integer,name)",
-            "insta_ids.move_shards(integer,integer,name,text,text,bigint,interval,boolean)",
-            "insta_ids.reset_clock()",
-            "insta_ids.stat_reset()",
-        ]
-    );
-    assert_eq!(texts(&mut provisioner, withheld), texts(&mut nobody, withheld));
     let places = "SELECT insta_ids.schema_of(insta_ids.shard_of(205))::text || insta_ids.shard_of('a') || insta_ids.shard_of(md5('a')::uuid)";
     assert_eq!(texts(&mut nobody, places), texts(&mut client, places));
     for call in [
@@ -118,6 +98,40 @@ fn a_role_may_do_what_it_was_granted() {
     }
     let error = refused(&mut provisioner, "SELECT insta_ids.grant_provisioning('nobody')");
     assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE);
+}
+
+/// Nobody else can name what the functions are made of, and a role with `grant_provisioning` may not call those of superusers.
+#[test]
+fn functions_of_superusers_are_withheld() {
+    let cluster = Cluster::bare("withheld");
+    cluster
+        .connect()
+        .batch_execute(
+            "CREATE ROLE provisioner LOGIN; CREATE ROLE nobody LOGIN; ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO nobody;
+             CREATE EXTENSION insta_ids; SELECT insta_ids.grant_provisioning('provisioner')",
+        )
+        .unwrap();
+    let [mut provisioner, mut nobody] =
+        ["provisioner", "nobody"].map(|role| cluster.config().user(role).connect(NoTls).unwrap());
+    let internal = "SELECT has_schema_privilege('insta_ids_internal', 'USAGE')::text";
+    assert_eq!(texts(&mut nobody, internal), ["false"]);
+    let withheld = "SELECT oid::regprocedure::text FROM pg_proc
+                    WHERE pronamespace = 'insta_ids'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE') ORDER BY 1";
+    assert_eq!(
+        texts(&mut nobody, withheld),
+        [
+            "insta_ids.acquire_writer_slot(timestamp with time zone)",
+            "insta_ids.advance_clock(timestamp with time zone)",
+            "insta_ids.create_ticket_server(text,integer,integer,integer)",
+            "insta_ids.grant_provisioning(regrole)",
+            "insta_ids.install_plproxy(text)",
+            "insta_ids.move_abort(integer,integer,name)",
+            "insta_ids.move_shards(integer,integer,name,text,text,bigint,interval,boolean)",
+            "insta_ids.reset_clock()",
+            "insta_ids.stat_reset()",
+        ]
+    );
+    assert_eq!(texts(&mut provisioner, withheld), texts(&mut nobody, withheld));
 }
 
 /// A role that may not use a shard's schema makes nothing in the next schema of the path instead.
