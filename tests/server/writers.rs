@@ -79,6 +79,15 @@ fn without_writer_slots_ids_come_twice() {
     assert!(duplicates > 0);
 }
 
+/// Stops the sessions of other threads, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// 1/2 becomes 1/4 and 3/4 while all mint, the new server's clock a second behind: by that alone it would mint of the time before
 /// the split.
 #[test]
@@ -95,6 +104,7 @@ fn a_slot_is_split_while_sessions_mint() {
             }
             all
         });
+        let stopping = Stop(&stop);
         let new = server("split_new", "3/4", -1);
         let mut all = minted(&[&old], 20);
         let take = "SELECT insta_ids.acquire_writer_slot()";
@@ -102,7 +112,7 @@ fn a_slot_is_split_while_sessions_mint() {
         assert_eq!(refused(&mut new.connect(), MINT).code(), NOT_YET);
         let asked = refused(&mut new.connect(), take);
         assert_eq!(asked.code(), &SqlState::NULL_VALUE_NOT_ALLOWED);
-        assert!(asked.hint().unwrap().contains("insta_ids.left_writer_slot('3/4')"));
+        assert!(asked.hint().unwrap().contains("insta_ids.release_writer_slot('3/4')"));
         let left = "SELECT insta_ids.release_writer_slot('3/4')";
         assert_eq!(refused(&mut old.connect(), left).code(), &SqlState::OBJECT_IN_USE);
         set(&old, "1/4");
@@ -117,7 +127,7 @@ fn a_slot_is_split_while_sessions_mint() {
         new.stop_immediately();
         new.up();
         all.extend(minted(&[&old, &new], 5));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         all.extend(others.join().unwrap());
         all
     });
