@@ -96,7 +96,8 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s are not fenced', moving.first, moving.last),
-            HINT = 'Call insta_ids_internal.move_fence() in a transaction before.';
+            HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
+                moving.to_node, moving.first, moving.last, moving.from_node);
     ELSIF moving.mark IS NULL THEN
         WHILE await_standbys IS NOT NULL LOOP
             standby := insta_ids_internal.standby_behind(
@@ -110,8 +111,7 @@ BEGIN
                         CASE WHEN (standby ->> 'is_connected')::boolean
                             THEN 'lacks ' || pg_size_pretty((standby ->> 'lag')::bigint) || ' of WAL'
                             ELSE 'is not connected' END),
-                    HINT = 'Wait until the standby has caught up, or do not wait for standbys: see await_standbys of'
-                        || ' insta_ids.move_shards() and insta_ids_internal.move_mark().';
+                    HINT = 'Wait until the standby has caught up, or call insta_ids.move_shards() with await_standbys => false.';
             END IF;
             PERFORM insta_ids_internal.wait_ms(5);
         END LOOP;
@@ -196,7 +196,8 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s may not be on node "%s" yet', moving.first, moving.last, moving.to_node),
             DETAIL = 'This move was not handed over there.',
-            HINT = 'Give what insta_ids_internal.move_hand_over() returns there.';
+            HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
+                moving.to_node, moving.first, moving.last, moving.from_node);
     END IF;
     PERFORM insta_ids_internal.drop_slots(moving, NULL::jsonb), insta_ids_internal.assign_moved(moving, (handed_over ->> 'version')::bigint);
     INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);

@@ -35,17 +35,17 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('mark is not of move "%s"', move),
-            HINT = 'Ask insta_ids_internal.move_mark() on the source for it.';
+            HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     ELSIF (mark ->> 'fence')::integer <= moving.fences THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('mark of move "%s" is of a fence that was given up', move),
-            HINT = 'Fence the shards again: insta_ids_internal.move_fence() on the source, and then insta_ids_internal.move_mark().';
+            HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     ELSIF moving.step <> 'copying' OR NOT insta_ids_internal.move_drained(move, mark) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
-            HINT = 'Wait until insta_ids_internal.move_drained() says so.';
+            HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     END IF;
     IF theirs IS NOT NULL THEN
         SELECT coalesce(t.key, o.key) AS relation, t.value AS theirs, o.value AS ours INTO different

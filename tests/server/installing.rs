@@ -3,7 +3,6 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,7 @@ use postgres::{Client, Error};
 use support::{Cluster, VERSION, checkout, count, pg_config, preload_needed, refused, scratch, texts};
 
 /// A table that refuses the same id twice.
-const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'))";
+pub const TABLE: &str = "CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'))";
 
 const LIBRARY_VERSION: &str = "SELECT insta_ids_internal.library_version()";
 
@@ -23,13 +22,13 @@ const LIBRARY_VERSION: &str = "SELECT insta_ids_internal.library_version()";
 const OLD: &str = "SELECT code FROM insta_ids.check() WHERE code LIKE 'old%'";
 
 /// A session that inserts rows until it is told to end.
-struct Minting {
+pub struct Minting {
     is_over: Arc<AtomicBool>,
     session: JoinHandle<Result<(), Error>>,
 }
 
 impl Minting {
-    fn start(mut client: Client) -> Self {
+    pub fn start(mut client: Client) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         // The session loads the library that is installed now.
         insert(&mut client, 1).unwrap();
@@ -43,13 +42,13 @@ impl Minting {
         Self { is_over, session }
     }
 
-    fn end(self) -> Result<(), Error> {
+    pub fn end(self) -> Result<(), Error> {
         self.is_over.store(true, Ordering::Relaxed);
         self.session.join().unwrap()
     }
 }
 
-fn insert(client: &mut Client, rows: u32) -> Result<(), Error> {
+pub fn insert(client: &mut Client, rows: u32) -> Result<(), Error> {
     client.batch_execute(&format!("INSERT INTO t SELECT FROM generate_series(1, {rows})"))
 }
 

@@ -4,13 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 
+use postgres::Client;
 use postgres::error::SqlState;
-use postgres::{Client, Error};
 
+use crate::installing::{Minting, TABLE, insert};
 use support::shards::{PHOTOS, add, check_complete};
 use support::{Cluster, VERSION, checkout, pg_config, refused, scratch, texts};
 
@@ -144,36 +142,6 @@ fn assert_same(one: &str, other: &str, what: &str) {
     assert!(one == other, "{what}: {left:#?} for {right:#?}");
 }
 
-/// A session that mints into a table, whose primary key refuses an id that comes twice.
-struct Minting {
-    is_over: Arc<AtomicBool>,
-    session: JoinHandle<Result<(), Error>>,
-}
-
-impl Minting {
-    fn start(mut client: Client) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        insert(&mut client, 1).unwrap();
-        let told = Arc::clone(&is_over);
-        let session = thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
-                insert(&mut client, 100)?;
-            }
-            Ok(())
-        });
-        Self { is_over, session }
-    }
-
-    fn end(self) -> Result<(), Error> {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.session.join().unwrap()
-    }
-}
-
-fn insert(client: &mut Client, rows: u32) -> Result<(), Error> {
-    client.batch_execute(&format!("INSERT INTO t SELECT FROM generate_series(1, {rows})"))
-}
-
 /// While a session mints, with shards that the older version made.
 #[test]
 fn an_update_gives_what_a_fresh_install_gives() {
@@ -186,10 +154,10 @@ fn an_update_gives_what_a_fresh_install_gives() {
     let mut client = cluster.connect();
     client
         .batch_execute(
-            "CREATE EXTENSION insta_ids; CREATE SEQUENCE s; CREATE TABLE t (id bigint PRIMARY KEY DEFAULT next_id(5, 's'));
-             CREATE ROLE provisioner; SELECT insta_ids.grant_provisioning('provisioner'); SELECT insta_ids.init(10)",
+            "CREATE EXTENSION insta_ids; CREATE ROLE provisioner; SELECT insta_ids.grant_provisioning('provisioner'); SELECT insta_ids.init(10)",
         )
         .unwrap();
+    client.batch_execute(TABLE).unwrap();
     let held = "SELECT count(*)::text FROM pg_class c, aclexplode(c.relacl) a WHERE a.grantee = 'provisioner'::regrole";
     let granted = texts(&mut client, held);
     add(&mut client, "0001", PHOTOS);
