@@ -104,6 +104,10 @@ fn members_of_a_shared_role_apply_its_migrations() {
     client.batch_execute("SELECT insta_ids.create_shard(2)").unwrap();
 }
 
+/// Which migration each shard has.
+const STATES: &str =
+    "SELECT concat_ws(' ', shard, name, state) FROM insta_ids.migration_status ORDER BY shard, number";
+
 /// A migration runs with the rights of the caller. It runs only if its author has them too, or if the caller has added it as
 /// well. Only a superuser can say who the author is.
 #[test]
@@ -129,8 +133,6 @@ fn a_migration_runs_only_with_rights_its_author_has() {
         "SELECT insta_ids.create_shard(5)",
         "CALL insta_ids.create_shards(3, 8)",
     ];
-    let state =
-        "SELECT concat_ws(' ', shard, name, state) FROM insta_ids.migration_status ORDER BY shard, number";
     for call in apply {
         of_guest(&mut client, call);
     }
@@ -139,7 +141,7 @@ fn a_migration_runs_only_with_rights_its_author_has() {
     of_guest(&mut client, "CALL insta_ids.migrate()");
     client.batch_execute("RESET ROLE").unwrap();
     assert_eq!(
-        texts(&mut client, state),
+        texts(&mut client, STATES),
         ["1 0001 pending", "1 0002 pending", "2 0001 pending", "2 0002 pending"]
     );
 
@@ -216,5 +218,5 @@ fn a_migration_runs_only_with_rights_its_author_has() {
             client.batch_execute(&line).unwrap();
         }
     }
-    assert_eq!(texts(&mut client, &state.replace("ORDER", "WHERE state <> 'applied' ORDER")), [""; 0]);
+    assert_eq!(texts(&mut client, &STATES.replace("ORDER", "WHERE state <> 'applied' ORDER")), [""; 0]);
 }

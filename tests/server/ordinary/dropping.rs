@@ -24,7 +24,7 @@ fn what_depends_on_the_extension_keeps_it_from_being_dropped() {
         "column shard of table photos depends on function id_shard(bigint)",
         "constraint photos_id_check on table photos depends on function id_shard(bigint)",
         "index photos_time depends on function id_time(bigint)",
-        "statistics object photos_parts depends on function id_time(bigint)",
+        "statistics object photos_parts depends on function id_shard(bigint)",
         "view times depends on function id_time(bigint)",
         "function insta1.next_id() depends on function next_id(integer,regclass)",
         "default value for column id of table insta1.photos depends on function insta1.next_id()",
