@@ -1,52 +1,34 @@
 -- Coming from elsewhere, and leaving: schemas that run the published function.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- What a function mints, from its source; `reason` says why it is none that mints ids of this layout. An operand is a
--- constant, or the number of an argument. `native` is one that calls next_id.
-CREATE FUNCTION insta_ids.read_function(
-        source text, plpgsql boolean, arguments text[], result text, layout @extschema@.id_layout)
-    RETURNS TABLE (
-        shard integer, shard_argument integer, sequence text, sequence_argument integer, native boolean, reason text)
-    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'read_function_wrapper';
+-- Whether the text of a function in PL/pgSQL is the published one for this layout, or a known variant of it. All that such a
+-- text calls is PostgreSQL's own.
+CREATE FUNCTION insta_ids.is_published(source text, arguments text[], result text, layout @extschema@.id_layout) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'is_published_wrapper';
+-- The call of next_id in this layout that a function's body or a default consists of; no row if it is anything else. The
+-- shard and the sequence are each a constant, or the number of an argument.
+CREATE FUNCTION insta_ids.read_call(expression text, arguments text[], layout @extschema@.id_layout)
+    RETURNS TABLE (shard integer, shard_argument integer, sequence text, sequence_argument integer)
+    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'read_call_wrapper';
 -- The published function, as a body in PL/pgSQL with an argument OUT result.
 CREATE FUNCTION insta_ids.write_function(layout @extschema@.id_layout, shard text, sequence text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'write_function_wrapper';
+-- What a function returns when a role calls it with these arguments. The role's rights are all that it has; the caller must
+-- be able to become that role, and undoes what the function does, by a subtransaction.
+CREATE FUNCTION insta_ids.call_function(function oid, role oid, arguments text[]) RETURNS bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'call_function_wrapper';
+CREATE FUNCTION insta_ids_internal.id_seq(id bigint, layout @extschema@.id_layout) RETURNS integer
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_seq_layout_wrapper';
 
 -- What mints in a schema
 
--- The sequence that a function with these settings means by a name; `reason` says why it is none.
-CREATE FUNCTION insta_ids.named_sequence(name text, settings text[], OUT sequence regclass, OUT reason text)
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    path CONSTANT text := (
-        SELECT substr(s, length('search_path=') + 1) FROM unnest(settings) s WHERE starts_with(s, 'search_path='));
-BEGIN
-    IF cardinality(parse_ident(name)) = 1 AND (path IS NULL OR path LIKE '%$user%') THEN
-        reason := format('Which sequence "%s" is, depends on who calls it.', left(name, 63));
-        RETURN;
-    END IF;
-    -- Last, as a temporary sequence is of who calls this.
-    PERFORM set_config('search_path', concat_ws(', ', path, 'pg_temp'), true);
-    sequence := pg_catalog.to_regclass(name);
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = sequence AND c.relkind = 'S') THEN
-        sequence := NULL;
-        reason := format('There is no sequence %s.', left(name, 127));
-    END IF;
-EXCEPTION
-    -- What is no name at all.
-    WHEN invalid_parameter_value OR invalid_name OR syntax_error OR feature_not_supported THEN
-        reason := format('There is no sequence %s.', left(name, 127));
-END
-$$;
-
--- The functions of a schema that mint, or look as if they did: that call next_id, or that make something of nextval and
--- the time.
+-- The functions of a schema that mint, or look as if they did: that call next_id, or make something of nextval and the time,
+-- or are the default of a primary key. `native` ones call next_id, for a shard and a sequence that are known; `known` ones have
+-- a text that needs no confirmation; `evident` ones mint by their text. `reason` says why the function is not adopted.
 CREATE FUNCTION insta_ids.minting_functions(schema regnamespace)
     RETURNS TABLE (
-        function regprocedure, shard integer, shard_argument integer, sequence regclass, sequence_argument integer,
-        native boolean, reason text)
+        function regprocedure, owner oid, text text, native boolean, known boolean, evident boolean,
+        shard integer, shard_argument integer, sequence regclass, sequence_argument integer, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- By it PostgreSQL writes literals of what is stored.
     SET standard_conforming_strings = on
@@ -54,55 +36,55 @@ AS $$
 DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
     minting CONSTANT oid[] := insta_ids.id_functions();
-    candidate record;
-    found record;
-    named record;
 BEGIN
-    FOR candidate IN
-        SELECT p.oid::regprocedure AS function, l.lanname = 'plpgsql' AS plpgsql, s.source, p.proconfig,
-               coalesce(nullif(a.names, '{}'), array_fill(''::text, ARRAY[p.pronargs::integer])) AS arguments, a.result,
-               CASE
-                   WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
-                   WHEN p.proretset OR p.prokind <> 'f' OR a.is_odd THEN 'It does not return one number.'
-                   -- Where pg_catalog is not named, it comes first; and of pg_temp, no functions are called.
-                   WHEN EXISTS (
-                       SELECT FROM unnest(p.proconfig) c
-                       WHERE c ~* $re$^search_path=.*,\s*"?pg_catalog"?\s*(,|$)$re$
-                           AND c !~* $re$^search_path=\s*("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$)
-                   THEN 'Its search_path has another schema before pg_catalog, whose functions it may call.'
-               END AS reason
-        FROM pg_proc p
-        JOIN pg_language l ON l.oid = p.prolang AND l.lanname IN ('plpgsql', 'sql')
-        CROSS JOIN LATERAL coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) s (source)
-        CROSS JOIN LATERAL (
-            SELECT coalesce(array_agg(n.name ORDER BY n.place) FILTER (WHERE n.mode IS NULL OR n.mode <> 'o'), '{}') AS names,
-                   min(n.name) FILTER (WHERE n.mode = 'o') AS result,
-                   -- One OUT argument at most, and that the last.
-                   bool_or(n.mode NOT IN ('i', 'o') OR n.mode = 'o' AND n.place < cardinality(p.proargmodes)) AS is_odd
-            FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY n (name, mode, place)
-        ) a
-        WHERE p.pronamespace = schema
-            AND (s.source ~* 'nextval' AND s.source ~* '<<|epoch'
-                OR EXISTS (
-                    SELECT FROM pg_depend d
-                    WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-                        AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (minting)))
-        ORDER BY p.oid
-    LOOP
-        SELECT * INTO found
-        FROM insta_ids.read_function(
-            candidate.source, candidate.plpgsql, candidate.arguments, candidate.result, layout);
-        SELECT * INTO named
-        FROM insta_ids.named_sequence(found.sequence, candidate.proconfig) WHERE found.sequence IS NOT NULL;
-        function := candidate.function;
-        shard := found.shard;
-        shard_argument := found.shard_argument;
-        sequence := named.sequence;
-        sequence_argument := found.sequence_argument;
-        native := found.native;
-        reason := coalesce(candidate.reason, found.reason, named.reason);
-        RETURN NEXT;
-    END LOOP;
+    RETURN QUERY
+    SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, k.native,
+           l.lanname = 'plpgsql' AND insta_ids.is_published(p.prosrc, n.names, n.result, layout),
+           k.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
+           CASE
+               WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
+               WHEN p.proretset OR p.prokind <> 'f' OR n.is_odd THEN 'It does not return one number.'
+               WHEN k.native AND r IS NULL THEN 'It does something else than to call next_id in the layout of this database.'
+               -- Where pg_catalog is not named, it comes first; and of pg_temp, no functions are called.
+               WHEN c.path ~* $re$,\s*"?pg_catalog"?\s*(,|$)$re$
+                   AND c.path !~* $re$^("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$
+               THEN 'Its search_path has another schema before pg_catalog, whose functions it may call.'
+               WHEN strpos(c.path, '$user') > 0 THEN 'Its search_path depends on who calls it.'
+           END
+    FROM pg_proc p
+    JOIN pg_language l ON l.oid = p.prolang
+    CROSS JOIN LATERAL coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) s (source)
+    CROSS JOIN LATERAL (
+        SELECT s.source ~* 'nextval' AND s.source ~* '<<|epoch' AS is_like,
+               EXISTS (
+                   SELECT FROM pg_depend d
+                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                       AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (minting)) AS native,
+               EXISTS (
+                   SELECT FROM pg_depend d
+                   JOIN pg_attrdef x ON d.classid = 'pg_attrdef'::regclass AND x.oid = d.objid
+                   JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum AND a.atttypid = 'bigint'::regtype
+                   JOIN pg_constraint c ON c.conrelid = x.adrelid AND c.contype = 'p' AND c.conkey = ARRAY[x.adnum]
+                   WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+                       AND p.prorettype = 'bigint'::regtype) AS fills_key
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT coalesce(
+                   array_agg(coalesce(p.proargnames[i.place], '') ORDER BY i.place)
+                       FILTER (WHERE p.proargmodes IS NULL OR p.proargmodes[i.place] <> 'o'), '{}') AS names,
+               min(p.proargnames[i.place]) FILTER (WHERE p.proargmodes[i.place] = 'o') AS result,
+               -- One OUT argument at most, and that the last.
+               bool_or(p.proargmodes[i.place] NOT IN ('i', 'o')
+                   OR p.proargmodes[i.place] = 'o' AND i.place < cardinality(p.proargmodes)) AS is_odd
+        FROM generate_series(1, coalesce(cardinality(p.proargmodes), p.pronargs)) i (place)
+    ) n
+    LEFT JOIN LATERAL (
+        SELECT substr(e.entry, length('search_path=') + 1) FROM unnest(p.proconfig) e (entry)
+        WHERE starts_with(e.entry, 'search_path=')
+    ) c (path) ON true
+    LEFT JOIN LATERAL insta_ids.read_call(s.source, n.names, layout) r ON k.native
+    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key)
+    ORDER BY p.oid;
 END
 $$;
 
@@ -115,8 +97,8 @@ AS $$
 BEGIN
     RETURN QUERY
     WITH RECURSIVE minting AS (
-        SELECT f.function::oid AS oid, f.shard_argument IS NOT NULL AS is_told_shard
-        FROM insta_ids.minting_functions(schema) f
+        SELECT f.function::oid AS oid, p.proargtypes[0] = 'integer'::regtype AS is_told_shard
+        FROM insta_ids.minting_functions(schema) f JOIN pg_proc p ON p.oid = f.function
         UNION
         SELECT n.oid, true FROM unnest(insta_ids.id_functions()) n (oid)
         UNION
@@ -143,7 +125,7 @@ BEGIN
 END
 $$;
 
--- The sequences that what mints in a schema takes values of: all of its own, if one of its functions can be told any.
+-- The sequences of a schema, and others that what mints in it takes values of, as far as the catalog knows.
 CREATE FUNCTION insta_ids.minting_sequences(schema regnamespace) RETURNS SETOF regclass
     STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -158,9 +140,7 @@ BEGIN ATOMIC
         AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
     JOIN pg_catalog.pg_class c ON c.oid = d.refobjid AND c.relkind = 'S'
     UNION
-    SELECT c.oid::pg_catalog.regclass FROM pg_catalog.pg_class c
-    WHERE c.relnamespace = schema AND c.relkind = 'S'
-        AND EXISTS (SELECT FROM insta_ids.minting_functions(schema) f WHERE f.sequence_argument IS NOT NULL);
+    SELECT c.oid::pg_catalog.regclass FROM pg_catalog.pg_class c WHERE c.relnamespace = schema AND c.relkind = 'S';
 END;
 
 -- All that adopt and release go by, to tell whether somebody has changed it.
@@ -172,12 +152,364 @@ BEGIN ATOMIC
         (SELECT pg_catalog.array_agg(c ORDER BY c.relation, c."column") FROM insta_ids.filled_columns(schema) c));
 END;
 
+-- Asking
+
+-- The text of a function without what differs between shards of one class: the name of its schema and its number. Anything
+-- else that is the number is left out, too.
+CREATE FUNCTION insta_ids.function_class(text text, schema regnamespace, shard integer) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT text := (
+        SELECT regexp_replace(n.nspname, $re$[][(){}.*+?^$|\\]$re$, $re$\\\&$re$, 'g') FROM pg_namespace n WHERE n.oid = schema);
+BEGIN
+    RETURN regexp_replace(
+        regexp_replace(text, $re$(?<![\w$])$re$ || name || $re$(?![\w$])$re$, '{schema}', 'g'),
+        $re$(?<![\w$.])$re$ || shard || $re$(?![\w$.])$re$, '{shard}', 'g');
+END
+$$;
+
+-- The role that a function is called as. A known text calls nothing but PostgreSQL's own functions, so its owner does. Any
+-- other can call what somebody else owns: so never a superuser, but a role that is made for it, and that the caller's
+-- subtransaction takes away again; or its owner, where everything in the schema is the owner's or a superuser's.
+CREATE FUNCTION insta_ids.calling_role(function regprocedure, schema regnamespace, known boolean) RETURNS oid
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    called CONSTANT pg_proc := (SELECT p FROM pg_proc p WHERE p.oid = function);
+    is_super CONSTANT boolean := (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = called.proowner);
+    stand_in CONSTANT name := 'insta_ids_' || pg_backend_pid();
+    another record;
+BEGIN
+    IF known THEN
+        RETURN called.proowner;
+    ELSIF is_super AND called.prosecdef THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'it is SECURITY DEFINER and belongs to a superuser',
+            HINT = format('Give it to another role: ALTER FUNCTION %s OWNER TO ...', function);
+    ELSIF is_super THEN
+        EXECUTE format('CREATE ROLE %I', stand_in);
+        EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', schema, stand_in);
+        EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA %s TO %I', schema, stand_in);
+        EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO %I', schema, stand_in);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', function, stand_in);
+        RETURN stand_in::regrole;
+    END IF;
+    SELECT format('schema %s', schema) AS object, r.rolname INTO another
+    FROM pg_roles r
+    WHERE NOT r.rolsuper AND r.oid <> called.proowner AND r.oid IN (
+        SELECT n.nspowner FROM pg_namespace n WHERE n.oid = schema
+        UNION SELECT c.relowner FROM pg_class c WHERE c.relnamespace = schema
+        UNION SELECT p.proowner FROM pg_proc p WHERE p.pronamespace = schema
+        UNION SELECT t.typowner FROM pg_type t WHERE t.typnamespace = schema)
+    ORDER BY r.rolname LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('it belongs to %I, and other objects of its schema to %I, whose code it could run',
+                called.proowner::regrole::name, another.rolname),
+            HINT = format('Let all of schema %s belong to one role, apart from superusers.', schema);
+    END IF;
+    RETURN called.proowner;
+END
+$$;
+
+-- The last values that sequences gave this session, of those that its transaction has taken values of: nextval locks them
+-- until its end.
+CREATE FUNCTION insta_ids.taken_values() RETURNS TABLE (sequence regclass, value bigint)
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    FOR sequence IN
+        SELECT l.relation FROM pg_locks l JOIN pg_class c ON c.oid = l.relation AND c.relkind = 'S'
+        WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    LOOP
+        BEGIN
+            value := currval(sequence);
+            RETURN NEXT;
+        EXCEPTION WHEN object_not_in_prerequisite_state THEN
+            NULL;
+        END;
+    END LOOP;
+END
+$$;
+
+-- One call of a function: its id, when it was made, the sequences that gave a value meanwhile, and that value.
+CREATE FUNCTION insta_ids.ask(
+        function oid, role oid, arguments text[],
+        OUT id bigint, OUT began timestamptz, OUT ended timestamptz, OUT sequences regclass[], OUT value bigint)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    before CONSTANT jsonb := (SELECT jsonb_object_agg(t.sequence::oid, t.value) FROM insta_ids.taken_values() t);
+BEGIN
+    began := clock_timestamp();
+    id := insta_ids.call_function(function, role, arguments);
+    ended := clock_timestamp();
+    IF id IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'it returned NULL';
+    END IF;
+    SELECT coalesce(array_agg(t.sequence ORDER BY t.sequence), '{}'), max(t.value) INTO sequences, value
+    FROM insta_ids.taken_values() t
+    WHERE t.value IS DISTINCT FROM (before ->> t.sequence::oid::text)::bigint;
+END
+$$;
+
+-- The arguments of a call that tell a function this shard, by the first number that it takes, and this sequence, by the first
+-- text or regclass. Others are NULL.
+CREATE FUNCTION insta_ids.call_arguments(function regprocedure, shard integer, sequence text) RETURNS text[]
+    STABLE PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT coalesce(pg_catalog.array_agg(
+        CASE a.place
+            WHEN a.first_number THEN shard::pg_catalog.text
+            WHEN a.first_name THEN sequence
+        END ORDER BY a.place), '{}')
+    FROM (
+        SELECT t.place,
+               min(t.place) FILTER (WHERE t.type = ANY ('{smallint,integer,bigint}'::pg_catalog.regtype[])) OVER () AS first_number,
+               min(t.place) FILTER (WHERE t.type = ANY ('{name,text,varchar,regclass}'::pg_catalog.regtype[])) OVER () AS first_name
+        FROM pg_catalog.pg_proc p
+        CROSS JOIN LATERAL pg_catalog.unnest(p.proargtypes) WITH ORDINALITY t (type, place)
+        WHERE p.oid = function
+    ) a;
+END;
+
+-- How a function's clock and sequence fit ids of this database's layout, by some calls. `fits` says whether its epoch can be the
+-- layout's, and `is_exact` whether no epoch another millisecond away can be: milliseconds are rounded down, or to the
+-- nearest.
+CREATE FUNCTION insta_ids.measure_clock(
+        function oid, role oid, arguments text[], sequence regclass,
+        OUT fits boolean, OUT is_exact boolean, OUT fits_sequence boolean, OUT shards integer[])
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    residues CONSTANT bigint := insta_ids_internal.id_seq(-1, layout) + 1;
+    -- In seconds, as all times here.
+    unit CONSTANT numeric := extract(epoch FROM insta_ids_internal.id_time(insta_ids_internal.id_max(now(), layout) + 1, layout)
+        - insta_ids_internal.id_time(insta_ids_internal.id_min(now(), layout), layout));
+    -- By how much the function's clock is ahead of the server's: from `low`, and less than `high`.
+    low numeric := '-infinity';
+    high numeric := 'infinity';
+    oldest numeric;
+    newest numeric;
+    began timestamptz;
+    ended timestamptz;
+    started timestamptz;
+    id bigint;
+    at numeric;
+BEGIN
+    fits_sequence := true;
+    shards := '{}';
+    started := clock_timestamp();
+    FOR turn IN 1..CASE WHEN unit > 0.001 THEN 1000 ELSE 200 END LOOP
+        -- Only where a unit of time ends is its beginning seen to the millisecond. A busy machine can miss it.
+        IF unit > 0.001 AND turn % 200 = 1 THEN
+            started := insta_ids_internal.id_time(insta_ids_internal.id_max(clock_timestamp() + interval '2 ms', layout) + 1, layout);
+            PERFORM insta_ids_internal.wait_ms(floor(extract(epoch FROM started - clock_timestamp()) * 1000 - 1)::integer);
+        END IF;
+        began := clock_timestamp();
+        id := insta_ids.call_function(function, role, arguments);
+        ended := clock_timestamp();
+        at := extract(epoch FROM insta_ids_internal.id_time(id, layout));
+        -- Of a time in floating point, the last microsecond is not certain.
+        low := greatest(low, at - extract(epoch FROM ended) - 0.000001);
+        high := least(high, at + unit - extract(epoch FROM began) + 0.000001);
+        oldest := least(oldest, at);
+        newest := greatest(newest, at);
+        fits_sequence := fits_sequence AND insta_ids_internal.id_seq(id, layout) = currval(sequence) % residues;
+        IF insta_ids_internal.id_shard(id, layout) <> ALL (shards) THEN
+            shards := shards || insta_ids_internal.id_shard(id, layout);
+        END IF;
+        -- Of what a clock can be ahead by, 0 or half a millisecond is left, or nothing.
+        is_exact := ceil(low / 0.0005) = ceil(high / 0.0005) - 1 AND ceil(low / 0.0005) IN (0, 1);
+        EXIT WHEN turn >= 8 AND (is_exact OR low >= high OR ended > started + interval '100 ms');
+    END LOOP;
+    fits := low < high AND (low <= 0 AND high > 0 OR low <= 0.0005 AND high > 0.0005);
+    IF low >= high AND oldest = newest THEN
+        -- It goes by the time at which the transaction or the statement began.
+        fits := EXISTS (
+            SELECT FROM unnest(ARRAY[transaction_timestamp(), statement_timestamp()]) t (fixed)
+            CROSS JOIN unnest(ARRAY[0, 0.0005]) a (ahead)
+            WHERE extract(epoch FROM t.fixed) + a.ahead - oldest BETWEEN -0.000001 AND unit);
+    END IF;
+END
+$$;
+
+-- The layout that an id of this instant is of, among those with a name and those with an epoch that the text has.
+CREATE FUNCTION insta_ids.layout_of(id bigint, at timestamptz, text text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        SELECT l.layout
+        FROM (
+            SELECT 'time:41 shard:13 seq:10 epoch:' || m[1] FROM regexp_matches(text, $re$\m\d{12,13}\M$re$, 'g') m
+            WHERE m[1]::bigint / 1000 < extract(epoch FROM at)
+            UNION ALL
+            SELECT unnest(ARRAY['instagram', 'twitter', 'discord', 'pgedge', 'pgdog', 'mastodon', 'sonyflake', 'js53'])
+        ) l (layout)
+        WHERE insta_ids_internal.id_time(id, insta_ids_internal.layout(l.layout))
+            BETWEEN at - interval '2 s' AND at + interval '2 s'
+            AND insta_ids_internal.layout(l.layout)::text <> (insta_ids.configured()).layout::text
+        LIMIT 1);
+END
+$$;
+
+-- What a function mints, by what it answers: for the shard or for the one that an argument tells it, and from which sequence.
+-- Or the reason why it is not adopted. What it does is undone, but that it takes values of sequences.
+CREATE FUNCTION insta_ids.ask_function(
+        function regprocedure, schema regnamespace, shard integer, known boolean, is_epoch_told boolean,
+        OUT shard_argument integer, OUT sequence regclass, OUT sequence_argument integer, OUT reason text, OUT hint text)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    last_shard CONSTANT integer := insta_ids_internal.id_shard(-1, layout);
+    other_shard CONSTANT integer := CASE shard WHEN last_shard THEN 0 ELSE last_shard END;
+    epoch CONSTANT numeric := extract(epoch FROM insta_ids_internal.id_time(0, layout)) * 1000;
+    numbers CONSTANT numeric[] := ARRAY(
+        SELECT m[1]::numeric FROM regexp_matches(pg_get_functiondef(function), $re$\d+$re$, 'g') m);
+    role oid;
+    probe regclass;
+    first record;
+    second record;
+    measured record;
+    is_done boolean := false;
+BEGIN
+    shard_argument := array_position(insta_ids.call_arguments(function, 0, NULL), '0');
+    sequence_argument := array_position(insta_ids.call_arguments(function, NULL, ''), '');
+    BEGIN
+        role := insta_ids.calling_role(function, schema, known);
+        IF sequence_argument IS NOT NULL THEN
+            probe := insta_ids.probe_sequence(schema, role);
+        END IF;
+        first := insta_ids.ask(function, role, insta_ids.call_arguments(function, shard, probe::text));
+        second := insta_ids.ask(function, role, insta_ids.call_arguments(function, other_shard, probe::text));
+        sequence := first.sequences[1];
+        IF cardinality(first.sequences) <> 1 OR first.sequences <> second.sequences THEN
+            reason := CASE cardinality(first.sequences) WHEN 0 THEN 'It takes no value of a sequence.'
+                ELSE format('It takes values of more than one sequence: %s.',
+                    array_to_string(first.sequences || second.sequences, ', ')) END;
+        ELSIF EXISTS (SELECT FROM pg_class c WHERE c.oid = sequence AND c.relpersistence = 't') THEN
+            reason := format('It took a value of the temporary sequence %s of this session.', sequence);
+            hint := 'Call adopt in another session.';
+        ELSE
+            measured := insta_ids.measure_clock(
+                function, role, insta_ids.call_arguments(function, shard, probe::text), sequence);
+        END IF;
+        is_done := true;
+        RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
+    EXCEPTION
+        WHEN OTHERS THEN
+            IF NOT is_done THEN
+                GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+                reason := format('It cannot be called: %s.', SQLERRM);
+            END IF;
+    END;
+    IF reason IS NOT NULL THEN
+        RETURN;
+    END IF;
+
+    IF sequence = probe THEN
+        sequence := NULL;
+    ELSE
+        sequence_argument := NULL;
+    END IF;
+    IF insta_ids_internal.id_shard(second.id, layout) <> other_shard THEN
+        shard_argument := NULL;
+    END IF;
+    IF NOT measured.fits THEN
+        reason := coalesce(
+            'It mints in layout "' || insta_ids.layout_of(first.id, first.ended, pg_get_functiondef(function)) || '".',
+            format('Its ids are not of the layout "%s": %s would be of %s.', layout, first.id,
+                insta_ids_internal.id_time(first.id, layout)));
+    ELSIF NOT measured.fits_sequence THEN
+        reason := format('Its ids do not have the values of sequence %s modulo %s.',
+            sequence, insta_ids_internal.id_seq(-1, layout) + 1);
+    ELSIF measured.shards <> ARRAY[shard]
+        OR insta_ids_internal.id_shard(second.id, layout) NOT IN (shard, CASE WHEN shard_argument IS NULL THEN shard ELSE other_shard END)
+    THEN
+        reason := format('It mints for shard %s.',
+            array_to_string(ARRAY(
+                SELECT DISTINCT s FROM unnest(measured.shards || insta_ids_internal.id_shard(second.id, layout)) s
+                WHERE s <> shard ORDER BY s), ', '));
+    ELSIF NOT (measured.is_exact OR is_epoch_told OR epoch = ANY (numbers) AND NOT EXISTS (
+        -- No other number in the text can be the epoch.
+        SELECT FROM unnest(numbers) n (number) WHERE number <> epoch AND abs(number - epoch) < 60000))
+    THEN
+        reason := 'Its calls do not show its epoch to the millisecond.';
+        hint := format('If function %s mints in the layout of this database, say so: layout => %L.', function, layout);
+    END IF;
+END
+$$;
+
+-- A sequence that is only there until the subtransaction is undone, for functions that are told one. Its values have all the
+-- bits that could be mistaken for others.
+CREATE FUNCTION insta_ids.probe_sequence(schema regnamespace, role oid) RETURNS regclass
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT text := format('%s.%I', schema, 'insta_ids_' || pg_backend_pid());
+BEGIN
+    EXECUTE format('CREATE SEQUENCE %s START %s', name, (1::bigint << 40) - 1);
+    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', name, role::regrole::name);
+    RETURN name::regclass;
+END
+$$;
+
+-- Asks a function once more, with its sequence locked, and far ahead for as long as that takes: only there the bits that it
+-- takes of a value are all seen. Returns the reason why it is not adopted. Nothing of it stays.
+CREATE FUNCTION insta_ids.try_function(function regprocedure, schema regnamespace, shard integer, sequence regclass)
+    RETURNS text
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    residues CONSTANT bigint := insta_ids_internal.id_seq(-1, layout) + 1;
+    value CONSTANT bigint := (
+        SELECT greatest(s.seqmin, least(s.seqmax, (1::bigint << 40) - 1)) FROM pg_sequence s WHERE s.seqrelid = sequence);
+    role oid;
+    told regclass := sequence;
+    asked record;
+    is_done boolean := false;
+BEGIN
+    BEGIN
+        role := insta_ids.calling_role(function, schema, false);
+        IF sequence IS NULL THEN
+            told := insta_ids.probe_sequence(schema, role);
+        ELSE
+            PERFORM insta_ids_internal.as_owner(sequence, format('ALTER SEQUENCE %s RESTART %s', sequence, value));
+        END IF;
+        asked := insta_ids.ask(function, role, insta_ids.call_arguments(function, shard, told::text));
+        is_done := true;
+        RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
+    EXCEPTION
+        WHEN OTHERS THEN
+            IF NOT is_done THEN
+                RETURN format('It cannot be called: %s.', SQLERRM);
+            END IF;
+    END;
+    IF asked.sequences <> ARRAY[told] OR insta_ids_internal.id_seq(asked.id, layout) <> asked.value % residues
+        OR insta_ids_internal.id_shard(asked.id, layout) <> shard
+        OR insta_ids_internal.id_time(asked.id, layout) NOT BETWEEN now() - interval '2 s' AND asked.ended + interval '1 ms'
+    THEN
+        RETURN format('It made id %s of value %s of its sequence, which are not of shard %s and modulo %s.',
+            asked.id, asked.value, shard, residues);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
 -- Stopping, and going on
 
 -- Locks the tables of the schema, others that are filled in it, with all their partitions and heirs, and the sequences
 -- until the transaction ends, when nobody is using them. Also tables that nothing fills: a statement that calls a function
--- for rows of theirs is planned before the function is changed, or after that.
-CREATE FUNCTION insta_ids.stop_minting(schema regnamespace, lock_timeout text) RETURNS void
+-- for rows of theirs is planned before the function is changed, or after that. `others` are more sequences.
+CREATE FUNCTION insta_ids.stop_minting(schema regnamespace, others regclass[], lock_timeout text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -190,7 +522,7 @@ DECLARE
         SELECT c.oid FROM tree t JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p') ORDER BY c.oid);
 BEGIN
     PERFORM insta_ids.lock_all(tables, 'ACCESS EXCLUSIVE',
-        ARRAY(SELECT s FROM insta_ids.minting_sequences(schema) s ORDER BY s), format('schema %s', schema), lock_timeout);
+        ARRAY(SELECT s FROM insta_ids.minting_sequences(schema) s UNION SELECT s FROM unnest(others) s ORDER BY 1), format('schema %s', schema), lock_timeout);
 END
 $$;
 
@@ -330,9 +662,11 @@ BEGIN
 END
 $$;
 
--- Refuses what cannot be adopted. Reads all rows, or the ends of indexes only; the oldest and newest id that it has seen.
-CREATE FUNCTION insta_ids.check_adoption(
-        schema regnamespace, shard integer, every_row boolean, OUT oldest bigint, OUT newest bigint)
+-- Refuses what cannot be adopted: what is in the schema and, if its functions are known or confirmed, what they answer. Reads
+-- all rows; or, if all is locked, the ends of indexes. Returns the answers, and the oldest and newest id that it has seen.
+CREATE FUNCTION insta_ids.require_adoptable(
+        schema regnamespace, shard integer, confirm text[], is_epoch_told boolean, is_locked boolean,
+        INOUT answers jsonb, OUT oldest bigint, OUT newest bigint)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -341,30 +675,61 @@ DECLARE
     until CONSTANT timestamptz := clock_timestamp() + tolerance::interval;
     reasons text[] := ARRAY(SELECT r FROM insta_ids.adoption_reasons(schema, shard) r);
     hints text[] := '{}';
-    filled record;
+    next record;
+    class text;
+    digest text;
+    answer record;
     finding insta_ids.finding;
     ids record;
 BEGIN
     PERFORM insta_ids.check_schema_name(schema, shard);
-    FOR filled IN
+    FOR next IN SELECT * FROM insta_ids.minting_functions(schema) f WHERE NOT f.native AND f.reason IS NULL LOOP
+        IF NOT pg_has_role(next.owner, 'MEMBER') THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'insufficient_privilege',
+                MESSAGE = format('must be owner of function %s', next.function);
+        END IF;
+        class := insta_ids.function_class(next.text, schema, shard);
+        digest := encode(sha256(convert_to(class, getdatabaseencoding())), 'hex');
+        IF NOT next.known AND digest <> ALL (confirm) THEN
+            reasons := reasons || format(E'Function %s: Its text is not a known one. It has digest %s:\n%s',
+                next.function, digest, class);
+            hints := hints || format('Read the text. If adopt may call function %s and replace it, confirm the text:'
+                || ' confirm => ARRAY[%L].', next.function, digest);
+        ELSIF NOT is_locked THEN
+            answer := insta_ids.ask_function(next.function, schema, shard, next.known, is_epoch_told);
+            reasons := reasons || ('Function ' || next.function || ': ' || answer.reason);
+            hints := hints || nullif(answer.hint, '');
+            answers := answers || jsonb_build_object(next.function::oid::text,
+                jsonb_build_object('shard', answer.shard_argument, 'sequence', answer.sequence::oid,
+                    'sequence_argument', answer.sequence_argument));
+        ELSIF NOT next.known THEN
+            reasons := reasons || ('Function ' || next.function || ': ' || insta_ids.try_function(
+                next.function, schema, shard, (answers -> next.function::oid::text ->> 'sequence')::oid::regclass));
+        END IF;
+    END LOOP;
+
+    FOR next IN
         SELECT f.relation, f."column"
         FROM insta_ids.filled_columns(schema) f
         JOIN pg_class c ON c.oid = f.relation
-        WHERE CASE WHEN every_row OR c.relispartition THEN NOT f.is_heir ELSE true END
+        WHERE CASE WHEN c.relispartition OR NOT is_locked THEN NOT f.is_heir ELSE true END
     LOOP
         FOR finding IN
-            SELECT * FROM insta_ids.check_ids_of(filled.relation, filled."column", shard, until, every_row)
+            SELECT * FROM insta_ids.check_ids_of(next.relation, next."column", shard, until, NOT is_locked)
         LOOP
             reasons := reasons || format('Column %s: %s', finding.object, finding.detail);
             hints := hints || CASE finding.code
                 WHEN 'future_ids' THEN format('Wait until none is ahead of the clock by more than %s.', tolerance)
                 ELSE finding.hint END;
         END LOOP;
-        ids := insta_ids_internal.survey_column(filled.relation, filled."column", shard, layout, 0::bigint, every_row);
+        ids := insta_ids_internal.survey_column(next.relation, next."column", shard, layout, 0::bigint, NOT is_locked);
         oldest := least(oldest, ids.oldest);
         newest := greatest(newest, ids.newest);
     END LOOP;
-    IF hints <> '{}' THEN
+    reasons := array_remove(reasons, NULL);
+    hints := array_remove(hints, NULL);
+    IF reasons <> '{}' AND hints <> '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
@@ -419,33 +784,62 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION insta_ids.adopt(schema regnamespace, shard integer, lock_timeout text DEFAULT '2s') RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+-- Makes a shard of a schema whose functions mint ids. Functions whose text is not known have to be confirmed by the digests of
+-- their texts; `layout` says which layout they mint in, where their calls do not show it. With `dry_run` it refuses the same,
+-- and changes nothing. Locks the schema's tables and sequences, each attempt for a tenth of a second at most.
+CREATE FUNCTION insta_ids.adopt(
+        schema regnamespace, shard integer, lock_timeout text DEFAULT '2s', confirm text[] DEFAULT '{}',
+        layout @extschema@.id_layout DEFAULT NULL, dry_run boolean DEFAULT false)
+    RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
-    layout_argument CONSTANT text := insta_ids.layout_argument(layout);
+    own_layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids.configured()).layout;
+    layout_argument CONSTANT text := insta_ids.layout_argument(own_layout);
     state text;
     ids record;
     ends record;
     newest timestamptz;
     stopped_at timestamptz;
     next record;
+    is_found boolean := false;
 BEGIN
+    IF schema IS NULL OR shard IS NULL OR lock_timeout IS NULL OR confirm IS NULL OR dry_run IS NULL THEN
+        RETURN;
+    ELSIF layout::text <> own_layout::text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('layout "%s" is not that of the shards of this database', layout),
+            DETAIL = format('Their layout is "%s".', own_layout);
+    END IF;
     PERFORM insta_ids.check_isolation('a schema cannot be adopted'), set_config('lock_timeout', lock_timeout, true);
-    PERFORM insta_ids.claim_shard(schema, shard);
-
-    -- What is against it is found out while everybody goes on; and, as far as that is quick, that it is so still.
-    state := insta_ids.minting_state(schema);
+    IF NOT dry_run THEN
+        PERFORM insta_ids.claim_shard(schema, shard);
+    END IF;
     BEGIN
-        SELECT * INTO ids FROM insta_ids.check_adoption(schema, shard, true);
+        IF dry_run THEN
+            PERFORM insta_ids.claim_shard(schema, shard);
+        END IF;
+        -- What is against it is found out while everybody goes on; and, as far as that is quick, that it is so still.
+        state := insta_ids.minting_state(schema);
+        ids := insta_ids.require_adoptable(schema, shard, confirm, layout IS NOT NULL, false, '{}');
+        PERFORM insta_ids.check_future(insta_ids_internal.id_time(ids.newest, own_layout));
+        is_found := true;
         -- Rolled back, so that nobody waits for having been looked at.
         RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
     EXCEPTION
-        WHEN triggered_action_exception THEN NULL;
+        WHEN triggered_action_exception THEN
+            IF NOT is_found THEN
+                RAISE;
+            END IF;
     END;
-    PERFORM insta_ids.check_future(insta_ids_internal.id_time(ids.newest, layout));
-    PERFORM insta_ids.stop_minting(schema, lock_timeout);
+    IF dry_run THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids.stop_minting(schema,
+        ARRAY(SELECT (a.value ->> 'sequence')::oid::regclass FROM jsonb_each(ids.answers) a
+              WHERE a.value ->> 'sequence' IS NOT NULL),
+        lock_timeout);
     stopped_at := clock_timestamp();
     IF insta_ids.minting_state(schema) IS DISTINCT FROM state THEN
         RAISE EXCEPTION USING
@@ -453,16 +847,18 @@ BEGIN
             MESSAGE = format('schema %s was changed while it was looked at', schema),
             HINT = 'Call again.';
     END IF;
-    SELECT * INTO ends FROM insta_ids.check_adoption(schema, shard, false);
-    newest := insta_ids_internal.id_time(greatest(ids.newest, ends.newest), layout);
+    ends := insta_ids.require_adoptable(schema, shard, confirm, layout IS NOT NULL, true, ids.answers);
+    newest := insta_ids_internal.id_time(greatest(ids.newest, ends.newest), own_layout);
 
     FOR next IN
-        SELECT f.function, coalesce(f.shard::text, format('($%s)::integer', f.shard_argument)) AS shard,
-               coalesce(quote_literal(f.sequence), format('($%s)', f.sequence_argument)) || '::pg_catalog.regclass' AS sequence,
+        SELECT f.function, coalesce('($' || a.shard || ')::integer', adopt.shard::text) AS shard,
+               coalesce(quote_literal(a.sequence::regclass), format('($%s)', a.sequence_argument)) || '::pg_catalog.regclass' AS sequence,
                -- Else it has none, so that calls of it are those of next_id.
-               p.prosecdef OR p.proargtypes[f.sequence_argument - 1] <> 'regclass'::regtype AS has_settings
+               p.prosecdef OR p.proargtypes[a.sequence_argument - 1] <> 'regclass'::regtype AS has_settings
         FROM insta_ids.minting_functions(schema) f
         JOIN pg_proc p ON p.oid = f.function
+        CROSS JOIN LATERAL jsonb_to_record(ids.answers -> f.function::oid::text)
+            a (shard integer, sequence oid, sequence_argument integer)
         WHERE NOT f.native
     LOOP
         PERFORM insta_ids.rewrite_function(next.function, 'sql',
@@ -470,7 +866,7 @@ BEGIN
                 layout_argument),
             coalesce(next.has_settings, false));
     END LOOP;
-    UPDATE insta_ids_internal.shard s SET created_at = least(now(), insta_ids_internal.id_time(least(ids.oldest, ends.oldest), layout))
+    UPDATE insta_ids_internal.shard s SET created_at = least(now(), insta_ids_internal.id_time(least(ids.oldest, ends.oldest), own_layout))
     WHERE s.shard = adopt.shard;
     PERFORM insta_ids.make_surface(shard);
     FOR next IN SELECT * FROM insta_ids.minting_columns(ARRAY[shard]) m WHERE m."check" IS NULL LOOP
@@ -480,11 +876,11 @@ BEGIN
     -- Ids begin after all that the function gave out, which may have rounded its milliseconds up. By one id, their time is
     -- set, and written down.
     IF insta_ids.check_future(newest) THEN
-        PERFORM insta_ids.advance_clock(insta_ids_internal.id_time(insta_ids_internal.id_max(newest, layout) + 1, layout));
+        PERFORM insta_ids.advance_clock(insta_ids_internal.id_time(insta_ids_internal.id_max(newest, own_layout) + 1, own_layout));
     ELSE
         PERFORM insta_ids.await_clock(greatest(stopped_at + interval '1 ms', newest));
     END IF;
-    PERFORM insta_ids_internal.next_id(shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass, layout);
+    PERFORM insta_ids_internal.next_id(shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass, own_layout);
 END
 $$;
 
@@ -500,13 +896,13 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT c.oid::regclass, a.attname, r.shard, to_regclass(r.sequence),
-           coalesce(r.reason, CASE WHEN r.sequence IS NULL OR NOT r.native THEN 'It is not one of insta_ids.' END)
+           CASE WHEN to_regclass(r.sequence) IS NULL THEN 'It does something else than to call next_id in the layout of this database.' END
     FROM pg_class c
     JOIN pg_attrdef x ON x.adrelid = c.oid
     JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum
     JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = x.oid AND d.refclassid = 'pg_proc'::regclass
-    CROSS JOIN LATERAL insta_ids.read_function(
-        'RETURN ' || pg_get_expr(x.adbin, x.adrelid), false, '{}', NULL, (insta_ids.configured()).layout) r
+    LEFT JOIN LATERAL insta_ids.read_call(
+        pg_get_expr(x.adbin, x.adrelid), '{}', (insta_ids.configured()).layout) r ON true
     WHERE c.relnamespace = schema
         AND d.refobjid = ANY (insta_ids.id_functions());
 END
@@ -519,10 +915,10 @@ AS $$
 DECLARE
     reasons CONSTANT text[] := ARRAY(
         SELECT format('Function %s: %s', f.function, CASE
-                   WHEN f.native THEN format('It mints for shard %s.', f.shard)
-                   ELSE coalesce(f.reason, 'It is not one of insta_ids.') END)
+                   WHEN f.native THEN coalesce(f.reason, format('It mints for shard %s.', f.shard))
+                   ELSE 'It is not one of insta_ids.' END)
         FROM insta_ids.minting_functions(schema) f
-        WHERE f.reason IS NOT NULL OR NOT f.native OR f.shard <> check_release.shard
+        WHERE f.evident AND (f.reason IS NOT NULL OR NOT f.native OR f.shard <> check_release.shard)
         UNION ALL
         (SELECT format('Function %s: It does not mint from the sequence that it is told, and the default of %s.%I'
                     || ' would call it.', p.function, d.relation, d."column")
@@ -594,7 +990,7 @@ BEGIN
     PERFORM insta_ids.check_release(schema, number);
     PERFORM insta_ids.make_surface(number);
     PERFORM insta_ids.await_ids(number);
-    PERFORM insta_ids.stop_minting(schema, lock_timeout);
+    PERFORM insta_ids.stop_minting(schema, '{}', lock_timeout);
     last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead_ms'::text)::interval;
     PERFORM insta_ids.check_release(schema, number);
 
@@ -613,7 +1009,7 @@ BEGIN
     FOR next IN
         SELECT f.function, coalesce(f.shard::text, '$' || f.shard_argument) AS shard,
                coalesce(quote_literal(f.sequence), '$' || f.sequence_argument) AS sequence
-        FROM insta_ids.minting_functions(schema) f
+        FROM insta_ids.minting_functions(schema) f WHERE f.native
     LOOP
         PERFORM insta_ids.rewrite_function(next.function, 'plpgsql',
             format('AS %L', insta_ids.write_function(layout, next.shard, next.sequence)), true);

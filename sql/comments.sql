@@ -297,14 +297,12 @@ COMMENT ON VIEW insta_ids_internal.shard_schema IS
     'the shards of this database, and their schemas';
 
 -- Coming from elsewhere, and leaving
-COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text) IS
-    'makes a shard of a schema that runs the published function';
+COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text, text[], id_layout, boolean) IS
+    'makes a shard of a schema whose functions mint ids';
 COMMENT ON FUNCTION insta_ids.release(regnamespace, text) IS
     'gives a shard''s schema the published function again, and forgets it';
 COMMENT ON FUNCTION insta_ids.minting_functions(regnamespace) IS
     'functions of a schema that mint ids, or look as if they did';
-COMMENT ON FUNCTION insta_ids.named_sequence(text, text[]) IS
-    'sequence that a function means by a name, or why it is none';
 COMMENT ON FUNCTION insta_ids.filled_columns(regnamespace) IS
     'columns whose default calls what mints in a schema';
 COMMENT ON FUNCTION insta_ids.native_defaults(regnamespace) IS
@@ -313,15 +311,43 @@ COMMENT ON FUNCTION insta_ids.minting_sequences(regnamespace) IS
     'sequences that what mints in a schema takes values of';
 COMMENT ON FUNCTION insta_ids.minting_state(regnamespace) IS
     'all that mints in a schema, to be compared with what it is later';
-COMMENT ON FUNCTION insta_ids.read_function(text, boolean, text[], text, id_layout) IS
-    'what a function mints, or why it is none that does';
+COMMENT ON FUNCTION insta_ids.is_published(text, text[], text, id_layout) IS
+    'whether a text is that of the published function';
+COMMENT ON FUNCTION insta_ids.read_call(text, text[], id_layout) IS
+    'shard and sequence of the call of next_id that an expression consists of';
+COMMENT ON FUNCTION insta_ids.call_function(oid, oid, text[]) IS
+    'what a function returns when a role calls it';
+COMMENT ON FUNCTION insta_ids_internal.id_seq(bigint, id_layout) IS
+    'sequence field of an id';
+COMMENT ON FUNCTION insta_ids.function_class(text, regnamespace, integer) IS
+    'text of a function without what differs between shards';
+COMMENT ON FUNCTION insta_ids.calling_role(regprocedure, regnamespace, boolean) IS
+    'role that a function is called as, to see what it mints';
+COMMENT ON FUNCTION insta_ids.taken_values() IS
+    'last values that sequences gave this session, of those its transaction has used';
+COMMENT ON FUNCTION insta_ids.ask(oid, oid, text[]) IS
+    'id that a function returns, and what its sequences gave for it';
+COMMENT ON FUNCTION insta_ids.call_arguments(regprocedure, integer, text) IS
+    'arguments that tell a function a shard and a sequence';
+COMMENT ON FUNCTION insta_ids.measure_clock(oid, oid, text[], regclass) IS
+    'how the ids of a function fit the clock, a sequence and the layout of this database';
+COMMENT ON FUNCTION insta_ids.layout_of(bigint, timestamptz, text) IS
+    'layout in which an id is of this instant';
+COMMENT ON FUNCTION insta_ids.ask_function(regprocedure, regnamespace, integer, boolean, boolean) IS
+    'what a function mints, or why it is not adopted';
+COMMENT ON FUNCTION insta_ids.probe_sequence(regnamespace, oid) IS
+    'makes a sequence that functions are told';
+COMMENT ON FUNCTION insta_ids.try_function(regprocedure, regnamespace, integer, regclass) IS
+    'why a function is not adopted, by a call with its sequence far ahead';
+COMMENT ON FUNCTION insta_ids.require_adoptable(regnamespace, integer, text[], boolean, boolean, jsonb) IS
+    'refuses what cannot be adopted; what its functions answer, the oldest and newest id';
 COMMENT ON FUNCTION insta_ids.write_function(id_layout, text, text) IS
     'source of the published function';
 COMMENT ON FUNCTION insta_ids.quoted_list(text) IS
     'names in the value of a setting that is a list, as literals';
 COMMENT ON FUNCTION insta_ids.rewrite_function(regprocedure, text, text, boolean) IS
     'gives a function another body, and leaves what else is known of it';
-COMMENT ON FUNCTION insta_ids.stop_minting(regnamespace, text) IS
+COMMENT ON FUNCTION insta_ids.stop_minting(regnamespace, regclass[], text) IS
     'locks tables and sequences of a schema when nobody is using them';
 COMMENT ON FUNCTION insta_ids.await_clock(timestamptz) IS
     'waits until the clock is past where ids of an instant are';
@@ -331,8 +357,6 @@ COMMENT ON FUNCTION insta_ids.adoption_reasons(regnamespace, integer) IS
     'what is against a schema''s adoption, apart from its rows';
 COMMENT ON FUNCTION insta_ids.check_schema_name(regnamespace, integer) IS
     'refuses a schema that is not called like a shard';
-COMMENT ON FUNCTION insta_ids.check_adoption(regnamespace, integer, boolean) IS
-    'refuses what cannot be adopted; the oldest and newest id';
 COMMENT ON FUNCTION insta_ids.check_future(timestamptz) IS
     'whether the time of ids is to be raised to ids of the future';
 COMMENT ON FUNCTION insta_ids.check_release(regnamespace, integer) IS

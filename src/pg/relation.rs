@@ -201,7 +201,13 @@ pub(crate) fn run_as_owner(relation: pg_sys::Oid, command: &CStr) -> Result<(), 
         pg_sys::relation_close(opened, pg_sys::NoLock.cast_signed());
         owner
     };
-    as_user(owner, pg_sys::SECURITY_RESTRICTED_OPERATION, || {
+    restricted(owner, || execute(command))
+}
+
+/// Does something with the rights of a role alone, which it cannot exchange for others, with `search_path` pinned. What it
+/// sets is undone.
+pub(super) fn restricted<T>(role: pg_sys::Oid, act: impl FnOnce() -> T) -> T {
+    as_user(role, pg_sys::SECURITY_RESTRICTED_OPERATION, || {
         // SAFETY: the level is closed before the user is as before; an error closes it with the transaction or
         // subtransaction.
         unsafe {
@@ -216,7 +222,7 @@ pub(crate) fn run_as_owner(relation: pg_sys::Oid, command: &CStr) -> Result<(), 
                 0,
                 false,
             );
-            let done = execute(command);
+            let done = act();
             pg_sys::AtEOXact_GUC(false, level);
             done
         }
