@@ -11,6 +11,7 @@ use crate::id::{
 };
 use crate::mint::MintError;
 use crate::pg::catalog::Altered;
+use crate::pg::function::NotCalled;
 use crate::pg::lease::NoLease;
 use crate::pg::locks::NotLocked;
 use crate::pg::map::NotMinted;
@@ -145,6 +146,21 @@ impl From<NotRun> for ErrorReport {
                 "command cannot be run as the owner of a relation",
             )
             .set_detail("It begins or ends a transaction, or copies from or to the client."),
+        }
+    }
+}
+
+impl From<NotCalled> for ErrorReport {
+    fn from(why: NotCalled) -> Self {
+        match why {
+            NotCalled::NoFunction(oid) => report(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION,
+                format!("function with OID {oid} does not exist"),
+            ),
+            NotCalled::OtherKind => report(
+                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                "function does not return one bigint for these arguments",
+            ),
         }
     }
 }

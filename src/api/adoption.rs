@@ -1,25 +1,37 @@
-//! Adoption: the published function, read and written.
+//! Adoption: the published function, recognised and written, and what stands in its place.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
+#![expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
 
 use pgrx::datum::Array;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
+use crate::pg::function::call_as;
 use crate::pg::layout::StoredLayout;
 use crate::pg::text::Text;
-use crate::published::{Function, Language, Operand, read, write};
+use crate::pg::text::c_string;
+use crate::published::{self, Function, Operand};
+use crate::report::SqlResult;
 
 /// The texts as bytes: in a database whose encoding is not UTF-8 they may be no `str`. An array says itself what is
-/// in it, and a `text` is read as a `bytea` is. No array is none of arguments, as `pg_proc` has it; without one of the
-/// others, there is nothing to read.
+/// in it, and a `text` is read as a `bytea` is. An absent array means that there are no arguments, as in `pg_proc`.
 #[pg_extern(sql = false)]
-#[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
-fn read_function(
+fn is_published(
     source: Option<&[u8]>,
-    plpgsql: Option<bool>,
     arguments: Option<Array<'_, &[u8]>>,
     result: Option<&[u8]>,
+    layout: Option<StoredLayout>,
+) -> SqlResult<bool> {
+    let (Some(source), Some(layout)) = (source, layout) else { return Ok(false) };
+    let arguments = names(arguments.as_ref());
+    Ok(published::is_published(&Function { source, arguments: &arguments, result }, layout.try_into()?))
+}
+
+#[pg_extern(sql = false)]
+fn read_call(
+    expression: Option<&[u8]>,
+    arguments: Option<Array<'_, &[u8]>>,
     layout: Option<StoredLayout>,
 ) -> Result<
     TableIterator<
@@ -29,33 +41,36 @@ fn read_function(
             name!(shard_argument, Option<i32>),
             name!(sequence, Option<Text>),
             name!(sequence_argument, Option<i32>),
-            name!(native, Option<bool>),
-            name!(reason, Option<Text>),
         ),
     >,
     ErrorReport,
 > {
-    let (Some(source), Some(plpgsql), Some(layout)) = (source, plpgsql, layout) else {
-        return Ok(TableIterator::empty());
-    };
-    let language = if plpgsql { Language::PlPgSql } else { Language::Sql };
-    let arguments: Vec<_> =
-        arguments.iter().flat_map(Array::iter).map(|name| name.unwrap_or_default().to_vec()).collect();
-    let function = Function { language, source, arguments: &arguments, result };
-    let row = match read(&function, layout.try_into()?) {
-        Ok(minting) => {
-            let (shard, shard_argument) = columns(minting.shard);
-            let (sequence, sequence_argument) = columns(minting.sequence);
-            (shard, shard_argument, sequence.map(Text), sequence_argument, Some(minting.native), None)
-        }
-        Err(reason) => (None, None, None, None, None, Some(Text(reason.to_string().into_bytes()))),
-    };
-    Ok(TableIterator::once(row))
+    let (Some(expression), Some(layout)) = (expression, layout) else { return Ok(TableIterator::empty()) };
+    let call = published::read_call(expression, &names(arguments.as_ref()), layout.try_into()?);
+    Ok(TableIterator::new(call.into_iter().map(|call| {
+        let (shard, shard_argument) = columns(call.shard);
+        let (sequence, sequence_argument) = columns(call.sequence);
+        (shard, shard_argument, sequence.map(Text), sequence_argument)
+    })))
 }
 
 #[pg_extern(sql = false)]
-fn write_function(layout: StoredLayout, shard: &[u8], sequence: &[u8]) -> Result<Text, ErrorReport> {
-    Ok(Text(write(layout.try_into()?, shard, sequence)))
+fn write_function(layout: StoredLayout, shard: &[u8], sequence: &[u8]) -> SqlResult<Text> {
+    Ok(Text(published::write(layout.try_into()?, shard, sequence)))
+}
+
+#[pg_extern(sql = false)]
+fn call_function(
+    function: pg_sys::Oid,
+    role: pg_sys::Oid,
+    arguments: Array<'_, &[u8]>,
+) -> SqlResult<Option<i64>> {
+    let arguments: Vec<_> = arguments.iter().map(|argument| argument.map(c_string)).collect();
+    Ok(call_as(function, role, &arguments)?)
+}
+
+fn names(arguments: Option<&Array<'_, &[u8]>>) -> Vec<Vec<u8>> {
+    arguments.into_iter().flat_map(Array::iter).map(|name| name.unwrap_or_default().to_vec()).collect()
 }
 
 /// The constant, or the number of the argument.

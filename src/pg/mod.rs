@@ -7,6 +7,7 @@ pub(crate) mod argument;
 pub(crate) mod catalog;
 pub(crate) mod clock;
 pub(crate) mod errors;
+pub(crate) mod function;
 pub(crate) mod layout;
 pub(crate) mod lease;
 pub(crate) mod locks;

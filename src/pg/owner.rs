@@ -33,7 +33,13 @@ pub(crate) fn run_as_owner(relation: pg_sys::Oid, command: &CStr) -> Result<(), 
         pg_sys::relation_close(opened, pg_sys::NoLock.cast_signed());
         owner
     };
-    as_user(owner, pg_sys::SECURITY_RESTRICTED_OPERATION, || {
+    restricted(owner, || execute(command))
+}
+
+/// Does something with the rights of a role alone. What runs there cannot change the role, and settings that it changes are
+/// restored. `search_path` is pinned to `pg_catalog, pg_temp`.
+pub(super) fn restricted<T>(role: pg_sys::Oid, act: impl FnOnce() -> T) -> T {
+    as_user(role, pg_sys::SECURITY_RESTRICTED_OPERATION, || {
         // SAFETY: the level of settings is closed before `as_user` restores the user. After an error, the end of the
         // transaction or subtransaction closes it.
         unsafe {
@@ -48,7 +54,7 @@ pub(crate) fn run_as_owner(relation: pg_sys::Oid, command: &CStr) -> Result<(), 
                 0,
                 false,
             );
-            let done = execute(command);
+            let done = act();
             pg_sys::AtEOXact_GUC(false, level);
             done
         }

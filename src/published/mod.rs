@@ -1,90 +1,103 @@
-//! The published function: what a function in PL/pgSQL or SQL mints, if it does just that, and the text of one.
+//! The published function: its text, which release writes and adopt knows when it sees it, and the one call of `next_id`
+//! that stands in its place while a schema is managed.
 //!
-//! A text is not run, but worked out with the clock, the sequence and the arguments left open. What comes out is an
-//! id of the layout, or the function is left alone. This module knows no server: types and functions are told by
-//! their names.
+//! No other text is read here: what a function mints is seen from what it answers. This module knows no server: types
+//! and functions are told by their names.
 //!
 //! # References
 //! Mike Krieger, "Sharding & IDs at Instagram", Instagram Engineering, 2011.
 
-mod error;
-mod number;
-mod reader;
-mod shape;
+mod call;
 mod tokens;
 
-pub use error::Unreadable;
+pub use call::{Call, Operand, read_call};
 
-use crate::id::{Fields, Layout, readable};
+use crate::id::{Fields, Layout};
+use tokens::{Token, tokens};
 
-/// What a function mints from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Minting {
-    /// The shard; 0 where the layout has none.
-    pub shard: Operand<i32>,
-    /// What `nextval` takes: a text that names a sequence.
-    pub sequence: Operand<Vec<u8>>,
-    /// Whether it calls `next_id`, and does not compute the id.
-    pub native: bool,
-}
-
-/// Where a function has a value from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operand<T> {
-    /// It is written in the function.
-    Constant(T),
-    /// It is this one of the input arguments, the first of which is 1.
-    Argument(usize),
-}
-
-/// The language of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
-    /// PL/pgSQL.
-    PlPgSql,
-    /// SQL: as text, or as `pg_get_function_sqlbody` has it.
-    Sql,
-}
-
-/// A function as `pg_proc` has it.
+/// A function in PL/pgSQL as `pg_proc` has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Function<'a> {
-    /// Its language.
-    pub language: Language,
     /// Its body, in the encoding of its database.
     pub source: &'a [u8],
     /// The names of its input arguments, which are empty where there is none.
     pub arguments: &'a [Vec<u8>],
-    /// The name of its OUT argument, which must be the last: in PL/pgSQL, `$1` and so on count it, too.
+    /// The name of its OUT argument.
     pub result: Option<&'a [u8]>,
 }
 
-/// What a function mints from, if what it returns is an id of the layout: the milliseconds of the clock since the
-/// epoch, in the layout's unit, the shard, and the sequence's next value modulo what its field holds, each where
-/// the layout has it. How wide its time is makes no difference.
-///
-/// # Errors
-/// [`Unreadable`], if it is anything else, or cannot be told.
+/// Whether the text of a function is the published one for this layout, with any epoch: as [`write`] has it, with any shard
+/// and sequence; with a `RETURN` instead of the OUT argument; or by the time of the transaction, as others have passed it
+/// on. Blanks, comments and capitals make no difference. All that such a text calls is PostgreSQL's own.
 ///
 /// # Examples
 /// ```
 /// use insta_ids::id::Layout;
-/// use insta_ids::published::{Function, Language, Operand, Unreadable, read};
+/// use insta_ids::published::{Function, is_published, write};
 ///
-/// let source = b"SELECT floor(extract(epoch from now()) * 1000)::bigint - 1314220021721 << 23
-///     | (5 << 10) | nextval('insta5.table_id_seq') % 1024";
-/// let function = Function { language: Language::Sql, source, arguments: &[], result: None };
-/// let minting = read(&function, Layout::INSTAGRAM)?;
-/// assert_eq!(minting.shard, Operand::Constant(5));
-/// assert_eq!(minting.sequence, Operand::Constant(b"insta5.table_id_seq".to_vec()));
-///
-/// // Without the parentheses, the time is shifted twice.
-/// let source = &source.iter().copied().filter(|byte| !b"()".contains(byte)).collect::<Vec<_>>()[..];
-/// assert!(read(&Function { source, ..function }, Layout::INSTAGRAM).is_err());
-/// # Ok::<(), Unreadable>(())
+/// let text = write(Layout::INSTAGRAM, b"5", b"'insta5.table_id_seq'");
+/// let function = Function { source: &text, arguments: &[], result: Some(b"result") };
+/// assert!(is_published(&function, Layout::INSTAGRAM));
+/// assert!(!is_published(&Function { source: b"BEGIN result := 1; END", ..function }, Layout::INSTAGRAM));
 /// ```
-pub fn read(function: &Function, layout: Layout) -> Result<Minting, Unreadable> {
-    reader::result(function)?.minting(layout)
+#[must_use]
+pub fn is_published(function: &Function, layout: Layout) -> bool {
+    let Some(text) = tokens(function.source) else { return false };
+    let article = String::from_utf8_lossy(&write(layout, SHARD, SEQUENCE)).into_owned();
+    let declared =
+        article.replace("\nBEGIN", "\n result bigint;\nBEGIN").replace("END;", "RETURN result;\nEND;");
+    let mut forms = vec![(article, true), (declared, false)];
+    if Layout::INSTAGRAM.fields() == (Fields { epoch: Layout::INSTAGRAM.fields().epoch, ..layout.fields() }) {
+        forms.push((BY_NOW.to_owned(), true));
+    }
+    forms.iter().any(|(form, has_result)| {
+        *has_result == function.result.is_some()
+            && tokens(form.as_bytes()).is_some_and(|form| is_of_form(function, &text, &form))
+    })
+}
+
+/// What stands for the shard and the sequence in a form of the text.
+const SHARD: &[u8] = b"the_shard";
+const SEQUENCE: &[u8] = b"the_sequence";
+
+/// By the time of the transaction.
+const BY_NOW: &str = "
+DECLARE
+    epoch bigint := 0;
+    seq_id bigint;
+    now_ms bigint;
+    shard_id bigint := the_shard;
+BEGIN
+    SELECT nextval(the_sequence) % 1024 INTO seq_id;
+    now_ms := extract(epoch from now()) * 1000;
+    result := (now_ms - epoch) << 23;
+    result := result | (shard_id << 10);
+    result := result | seq_id;
+END;";
+
+fn is_of_form(function: &Function, text: &[Token], form: &[Token]) -> bool {
+    // The last semicolon may be absent.
+    let without_end =
+        |tokens: &[Token]| tokens.len() - usize::from(tokens.last() == Some(&Token::Symbol(b";")));
+    let (text, form) = (&text[..without_end(text)], &form[..without_end(form)]);
+    // It comes before all other numbers.
+    let epoch = form.iter().position(|token| matches!(token, Token::Number(_)));
+    let is_argument = |token: &Token| match token {
+        Token::Parameter(_) => true,
+        Token::Word(name) | Token::Quoted(name) => function.arguments.contains(name),
+        _ => false,
+    };
+    text.len() == form.len()
+        && text.iter().zip(form).enumerate().all(|(at, (token, expected))| match expected {
+            Token::Word(word) if word == SHARD => matches!(token, Token::Number(_)) || is_argument(token),
+            Token::Word(word) if word == SEQUENCE => matches!(token, Token::Literal(_)) || is_argument(token),
+            Token::Number(_) if Some(at) == epoch => matches!(token, Token::Number(_)),
+            Token::Word(word) if word == b"result" => match token {
+                Token::Word(name) | Token::Quoted(name) => name == function.result.unwrap_or(b"result"),
+                _ => false,
+            },
+            _ => token == expected,
+        })
 }
 
 /// The body of a function in PL/pgSQL that mints ids of the layout into its OUT argument `result`, as the article
@@ -135,10 +148,4 @@ fn apart(name: &str, expressions: &[&[u8]]) -> String {
         name.push('_');
     }
     name
-}
-
-/// The first line of a text, as it can stand in a message.
-fn quotation(text: &[u8]) -> String {
-    let line = text.trim_ascii().split(|byte| b"\n\r".contains(byte)).next();
-    readable(line.unwrap_or_default().trim_ascii())
 }

@@ -1,19 +1,11 @@
 //! What the text of a function is made of, as PostgreSQL's lexer has it.
 
-use super::Unreadable;
 use crate::shard::ddl::{comment, is_of_word, length_to};
 
-/// A piece of the text, and where it begins.
-#[derive(Debug)]
-pub(super) struct Token<'a> {
-    pub(super) piece: Piece<'a>,
-    pub(super) at: usize,
-}
-
-/// What a piece is. Bytes, as the text may be in any encoding of a database: in all of them, what is not ASCII has
+/// A piece of a text. Bytes, as the text may be in any encoding of a database: in all of them, what is not ASCII has
 /// bytes from 0x80 on only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(super) enum Token<'a> {
     /// A word without quotes, in lower case.
     Word(Vec<u8>),
     /// An identifier in quotes, without them.
@@ -26,21 +18,13 @@ pub(super) enum Piece<'a> {
     Parameter(usize),
     /// An operator or a mark.
     Symbol(&'a [u8]),
-    /// The end of the text.
-    End,
 }
-
-/// The longest text that is read. The published function has some 500 bytes.
-const LONGEST: usize = 1 << 16;
 
 /// The longest identifier that PostgreSQL does not cut off.
 const LONGEST_NAME: usize = 63;
 
-/// The pieces of a text, the last of which is its end.
-pub(super) fn tokens(source: &[u8]) -> Result<Vec<Token<'_>>, Unreadable> {
-    if source.len() > LONGEST {
-        return Err(Unreadable::TooLong(source.len()));
-    }
+/// The tokens of a text without its blanks and comments; `None` for a text with a piece that is not read here.
+pub(super) fn tokens(source: &[u8]) -> Option<Vec<Token<'_>>> {
     let mut tokens = Vec::new();
     let mut at = 0;
     while at < source.len() {
@@ -49,37 +33,35 @@ pub(super) fn tokens(source: &[u8]) -> Result<Vec<Token<'_>>, Unreadable> {
             [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
             [byte, ..] if byte.is_ascii_whitespace() => 1,
             _ => {
-                let (piece, length) =
-                    piece(rest).ok_or_else(|| Unreadable::NotUnderstood(super::quotation(rest)))?;
-                tokens.push(Token { piece, at });
+                let (token, length) = token(rest)?;
+                tokens.push(token);
                 length
             }
         };
     }
-    tokens.push(Token { piece: Piece::End, at });
-    Ok(tokens)
+    Some(tokens)
 }
 
-/// The piece that a text begins with, and how many bytes it has.
-fn piece(text: &[u8]) -> Option<(Piece<'_>, usize)> {
+/// The token that a text begins with, and how many bytes it has.
+fn token(text: &[u8]) -> Option<(Token<'_>, usize)> {
     match text {
         [b'\'', ..] => {
             let (literal, length) = quoted(text, b'\'')?;
             // What a backslash means depends on a setting.
-            (!literal.contains(&b'\\')).then_some((Piece::Literal(literal), length))
+            (!literal.contains(&b'\\')).then_some((Token::Literal(literal), length))
         }
         [b'"', ..] => {
             let (name, length) = quoted(text, b'"')?;
-            (1..=LONGEST_NAME).contains(&name.len()).then_some((Piece::Quoted(name), length))
+            (1..=LONGEST_NAME).contains(&name.len()).then_some((Token::Quoted(name), length))
         }
         [b'$', after @ ..] => {
             let length = 1 + digits(after);
             let number = std::str::from_utf8(&text[1..length]).ok()?.parse().ok()?;
-            ends_at(text, length).then_some((Piece::Parameter(number), length))
+            ends_at(text, length).then_some((Token::Parameter(number), length))
         }
         [b'0'..=b'9', ..] | [b'.', b'0'..=b'9', ..] => {
             let length = number(text);
-            ends_at(text, length).then_some((Piece::Number(&text[..length]), length))
+            ends_at(text, length).then_some((Token::Number(&text[..length]), length))
         }
         [byte, ..] if is_of_word(*byte) => {
             let length = text.iter().take_while(|&&byte| is_of_word(byte)).count();
@@ -89,13 +71,13 @@ fn piece(text: &[u8]) -> Option<(Piece<'_>, usize)> {
                 [b'&', b'\'' | b'"', ..] => word == b"u",
                 _ => false,
             };
-            (length <= LONGEST_NAME && !prefixes_literal).then_some((Piece::Word(word), length))
+            (length <= LONGEST_NAME && !prefixes_literal).then_some((Token::Word(word), length))
         }
-        [b':', b':' | b'=', ..] => Some((Piece::Symbol(&text[..2]), 2)),
-        [b'(' | b')' | b'[' | b']' | b',' | b';' | b'.', ..] => Some((Piece::Symbol(&text[..1]), 1)),
+        [b':', b':' | b'=', ..] => Some((Token::Symbol(&text[..2]), 2)),
+        [b'(' | b')' | b'[' | b']' | b',' | b';' | b'.', ..] => Some((Token::Symbol(&text[..1]), 1)),
         _ => {
             let length = operator(text);
-            (length > 0).then_some((Piece::Symbol(&text[..length]), length))
+            (length > 0).then_some((Token::Symbol(&text[..length]), length))
         }
     }
 }

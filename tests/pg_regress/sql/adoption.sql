@@ -39,9 +39,18 @@ SELECT insta_ids.adopt('insta6', 6);
 CREATE SEQUENCE insta6.s;
 CREATE FUNCTION insta6.next_id() RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN (floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 1314220021721) << 23 | 5 << 10 | nextval('insta6.s');
+    RETURN (floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 1314220021721) << 23 | (5 << 10) | nextval('insta6.s');
 END $$;
 SELECT insta_ids.adopt('insta6', 6);
+DO $$
+DECLARE
+    digest text;
+BEGIN
+    PERFORM insta_ids.adopt('insta6', 6);
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    GET STACKED DIAGNOSTICS digest = PG_EXCEPTION_HINT;
+    PERFORM insta_ids.adopt('insta6', 6, confirm => ARRAY[substring(digest from '[0-9a-f]{64}')]);
+END $$;
 DROP SCHEMA insta6 CASCADE;
 INSERT INTO insta5.photos VALUES (make_id('2026-01-01', 7, 1), 'foreign'), (-1, 'negative');
 SELECT insta_ids.adopt('insta5', 5);
@@ -52,6 +61,8 @@ ROLLBACK;
 SELECT insta_ids.release('insta5');
 
 -- There, and back.
+SELECT insta_ids.adopt('insta5', 5, dry_run => true);
+SELECT * FROM insta_ids.shards;
 SELECT insta_ids.adopt('insta5', 5);
 SELECT insta_ids.adopt('insta5', 5);
 \d insta5.photos
@@ -62,7 +73,7 @@ SELECT insta_ids.release('insta5');
 \d insta5.photos
 SELECT pg_get_functiondef('insta5.next_id()'::regprocedure);
 INSERT INTO insta5.photos (caption) VALUES ('after');
-SELECT caption, id_shard(id) AS shard, id_seq(id) AS seq FROM insta5.photos ORDER BY id;
+SELECT caption, id_shard(id) AS shard, id_seq(id) > lag(id_seq(id)) OVER (ORDER BY id) AS later FROM insta5.photos ORDER BY id;
 -- next_id(regclass) of each shard came with it.
 DROP EXTENSION insta_ids;
 INSERT INTO insta5.photos DEFAULT VALUES;

@@ -1,0 +1,176 @@
+-- Adoption: what mints in a schema.
+
+-- Whether the text of a function in PL/pgSQL is the published one for this layout, or a known variant of it. All that such a
+-- text calls is PostgreSQL's own.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_published(source text, arguments text[], result text, layout @extschema@.id_layout) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'is_published_wrapper';
+
+-- The call of next_id in this layout that a function's body or a default consists of; no row if it is anything else. The
+-- shard and the sequence are each a constant, or the number of an argument.
+CREATE OR REPLACE FUNCTION insta_ids_internal.read_call(expression text, arguments text[], layout @extschema@.id_layout)
+    RETURNS TABLE (shard integer, shard_argument integer, sequence text, sequence_argument integer)
+    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'read_call_wrapper';
+
+-- The published function, as a body in PL/pgSQL with an argument OUT result.
+CREATE OR REPLACE FUNCTION insta_ids_internal.write_function(layout @extschema@.id_layout, shard text, sequence text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'write_function_wrapper';
+
+-- What a function returns when a role calls it with these arguments. The role's rights are all that it has; the caller must
+-- be able to become that role, and undoes what the function does, by a subtransaction.
+CREATE OR REPLACE FUNCTION insta_ids_internal.call_function(function oid, role oid, arguments text[]) RETURNS bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'call_function_wrapper';
+
+CREATE OR REPLACE FUNCTION insta_ids_internal.id_seq(id bigint, layout @extschema@.id_layout) RETURNS integer
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_seq_layout_wrapper';
+
+-- The functions of a schema that mint, or look as if they did: that call next_id, or make something of nextval and the time,
+-- or are the default of a primary key. `native` ones call next_id, for a shard and a sequence that are known; `known` ones have
+-- a text that needs no confirmation; `evident` ones mint by their text. `reason` says why the function is not adopted.
+CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamespace)
+    RETURNS TABLE (
+        function regprocedure, owner oid, text text, native boolean, known boolean, evident boolean,
+        shard integer, shard_argument integer, sequence regclass, sequence_argument integer, reason text)
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- By it PostgreSQL writes literals of what is stored.
+    SET standard_conforming_strings = on
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    minting CONSTANT oid[] := insta_ids_internal.id_functions();
+BEGIN
+    RETURN QUERY
+    SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, k.native,
+           l.lanname = 'plpgsql' AND insta_ids_internal.is_published(p.prosrc, n.names, n.result, layout),
+           k.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
+           CASE
+               WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
+               WHEN p.proretset OR p.prokind <> 'f' OR n.is_odd THEN 'It does not return one number.'
+               WHEN k.native AND r IS NULL THEN 'It does something else than to call next_id in the layout of this database.'
+               -- Where pg_catalog is not named, it comes first; and of pg_temp, no functions are called.
+               WHEN c.path ~* $re$,\s*"?pg_catalog"?\s*(,|$)$re$
+                   AND c.path !~* $re$^("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$
+               THEN 'Its search_path has another schema before pg_catalog, whose functions it may call.'
+               WHEN strpos(c.path, '$user') > 0 THEN 'Its search_path depends on who calls it.'
+           END
+    FROM pg_proc p
+    JOIN pg_language l ON l.oid = p.prolang
+    CROSS JOIN LATERAL coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) s (source)
+    CROSS JOIN LATERAL (
+        SELECT s.source ~* 'nextval' AND s.source ~* '<<|epoch' AS is_like,
+               EXISTS (
+                   SELECT FROM pg_depend d
+                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                       AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (minting)) AS native,
+               EXISTS (
+                   SELECT FROM pg_depend d
+                   JOIN pg_attrdef x ON d.classid = 'pg_attrdef'::regclass AND x.oid = d.objid
+                   JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum AND a.atttypid = 'bigint'::regtype
+                   JOIN pg_constraint c ON c.conrelid = x.adrelid AND c.contype = 'p' AND c.conkey = ARRAY[x.adnum]
+                   WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+                       AND p.prorettype = 'bigint'::regtype) AS fills_key
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT coalesce(
+                   array_agg(coalesce(p.proargnames[i.place], '') ORDER BY i.place)
+                       FILTER (WHERE p.proargmodes IS NULL OR p.proargmodes[i.place] <> 'o'), '{}') AS names,
+               min(p.proargnames[i.place]) FILTER (WHERE p.proargmodes[i.place] = 'o') AS result,
+               -- One OUT argument at most, and that the last.
+               bool_or(p.proargmodes[i.place] NOT IN ('i', 'o')
+                   OR p.proargmodes[i.place] = 'o' AND i.place < cardinality(p.proargmodes)) AS is_odd
+        FROM generate_series(1, coalesce(cardinality(p.proargmodes), p.pronargs)) i (place)
+    ) n
+    LEFT JOIN LATERAL (
+        SELECT substr(e.entry, length('search_path=') + 1) FROM unnest(p.proconfig) e (entry)
+        WHERE starts_with(e.entry, 'search_path=')
+    ) c (path) ON true
+    LEFT JOIN LATERAL insta_ids_internal.read_call(s.source, n.names, layout) r ON k.native
+    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key)
+    ORDER BY p.oid;
+END
+$$;
+
+-- Columns of ids: those whose default calls what mints in this schema; or, in it, next_id itself. An heir's are read, and
+-- get their CHECK, with its parent's.
+CREATE OR REPLACE FUNCTION insta_ids_internal.filled_columns(schema regnamespace)
+    RETURNS TABLE (relation regclass, "column" name, shard integer, is_heir boolean)
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE minting AS (
+        SELECT f.function::oid AS oid, p.proargtypes[0] = 'integer'::regtype AS is_told_shard
+        FROM insta_ids_internal.minting_functions(schema) f JOIN pg_proc p ON p.oid = f.function
+        UNION
+        SELECT n.oid, true FROM unnest(insta_ids_internal.id_functions()) n (oid)
+        UNION
+        SELECT p.oid, false FROM minting m
+        JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = m.oid AND d.classid = 'pg_proc'::regclass
+        JOIN pg_proc p ON p.oid = d.objid AND p.pronamespace = schema
+    ), filled AS (
+        SELECT c.oid, a.attname, max(s.shard) AS shard
+        FROM minting m
+        JOIN pg_proc p ON p.oid = m.oid
+        JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = m.oid AND d.classid = 'pg_attrdef'::regclass
+        JOIN pg_attrdef x ON x.oid = d.objid
+        JOIN pg_class c ON c.oid = x.adrelid AND c.relkind IN ('r', 'p')
+        JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum
+        JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
+        LEFT JOIN LATERAL unnest(insta_ids_internal.minted_shards(x.adbin::text, ARRAY[m.oid])) s (shard) ON m.is_told_shard
+        WHERE schema IN (p.pronamespace, c.relnamespace)
+        GROUP BY c.oid, a.attname
+    )
+    SELECT f.oid::regclass, f.attname, f.shard, EXISTS (
+        SELECT FROM pg_inherits i JOIN filled p ON p.oid = i.inhparent AND p.attname = f.attname WHERE i.inhrelid = f.oid)
+    FROM filled f
+    ORDER BY f.oid, f.attname;
+END
+$$;
+
+-- The sequences of a schema, and others that what mints in it takes values of, as far as the catalog knows.
+CREATE OR REPLACE FUNCTION insta_ids_internal.minting_sequences(schema regnamespace) RETURNS SETOF regclass
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT f.sequence FROM insta_ids_internal.minting_functions(schema) f WHERE f.sequence IS NOT NULL
+    UNION
+    SELECT c.oid::pg_catalog.regclass
+    FROM insta_ids_internal.filled_columns(schema) f
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = f.relation AND a.attname = f."column"
+    JOIN pg_catalog.pg_attrdef x ON x.adrelid = a.attrelid AND x.adnum = a.attnum
+    JOIN pg_catalog.pg_depend d
+        ON d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND d.objid = x.oid
+        AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+    JOIN pg_catalog.pg_class c ON c.oid = d.refobjid AND c.relkind = 'S'
+    UNION
+    SELECT c.oid::pg_catalog.regclass FROM pg_catalog.pg_class c WHERE c.relnamespace = schema AND c.relkind = 'S';
+END;
+
+-- All that adopt and release go by, to tell whether somebody has changed it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.minting_state(schema regnamespace) RETURNS text
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.concat(
+        (SELECT pg_catalog.array_agg(f ORDER BY f.function) FROM insta_ids_internal.minting_functions(schema) f),
+        (SELECT pg_catalog.array_agg(c ORDER BY c.relation, c."column") FROM insta_ids_internal.filled_columns(schema) c));
+END;
+
+-- Columns whose default calls next_id itself, and what it mints for and from.
+CREATE OR REPLACE FUNCTION insta_ids_internal.native_defaults(schema regnamespace)
+    RETURNS TABLE (relation regclass, "column" name, shard integer, sequence regclass, reason text)
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- As for minting_functions.
+    SET standard_conforming_strings = on
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.oid::regclass, a.attname, r.shard, to_regclass(r.sequence),
+           CASE WHEN to_regclass(r.sequence) IS NULL THEN 'It does something else than to call next_id in the layout of this database.' END
+    FROM pg_class c
+    JOIN pg_attrdef x ON x.adrelid = c.oid
+    JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum
+    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = x.oid AND d.refclassid = 'pg_proc'::regclass
+    LEFT JOIN LATERAL insta_ids_internal.read_call(
+        pg_get_expr(x.adbin, x.adrelid), '{}', (insta_ids_internal.require_config()).layout) r ON true
+    WHERE c.relnamespace = schema
+        AND d.refobjid = ANY (insta_ids_internal.id_functions());
+END
+$$;

@@ -1,0 +1,97 @@
+-- Adoption: nobody mints while functions are replaced.
+
+-- Locks the tables of the schema, others that are filled in it, with all their partitions and heirs, and the sequences
+-- until the transaction ends, when nobody is using them. Also tables that nothing fills: a statement that calls a function
+-- for rows of theirs is planned before the function is changed, or after that. `others` are more sequences.
+CREATE OR REPLACE FUNCTION insta_ids_internal.stop_minting(schema regnamespace, others regclass[], lock_timeout text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tables CONSTANT regclass[] := ARRAY(
+        WITH RECURSIVE tree AS (
+            SELECT c.relation::oid FROM insta_ids_internal.filled_columns(schema) c
+            UNION SELECT c.oid FROM pg_class c WHERE c.relnamespace = schema
+            UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relation
+        )
+        SELECT c.oid FROM tree t JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p') ORDER BY c.oid);
+BEGIN
+    PERFORM insta_ids_internal.lock_relations(tables, 'ACCESS EXCLUSIVE',
+        ARRAY(SELECT s FROM insta_ids_internal.minting_sequences(schema) s UNION SELECT s FROM unnest(others) s ORDER BY 1), format('schema %s', schema), lock_timeout);
+END
+$$;
+
+-- Waits until the clock has come to where ids are greater than all of this instant: not for long, as others wait for the
+-- locks. It is farther only when the clock was set back since that was looked at.
+CREATE OR REPLACE FUNCTION insta_ids_internal.await_clock(past timestamptz) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    until CONSTANT timestamptz := insta_ids_internal.id_time(insta_ids_internal.id_max(past, layout) + 1, layout);
+    ahead interval;
+BEGIN
+    LOOP
+        ahead := until - clock_timestamp();
+        EXIT WHEN ahead <= interval '0';
+        IF ahead > interval '5 s' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('clock is %s behind the newest id', ahead),
+                HINT = 'Call again when the clock has come there.';
+        END IF;
+        -- Looked at again soon, as the clock may be set meanwhile.
+        PERFORM insta_ids_internal.wait_ms(least(100, ceil(extract(epoch FROM ahead) * 1000))::integer);
+    END LOOP;
+END
+$$;
+
+-- A list of names in a setting's value, as literals: what is not quoted there can be anything but blanks and commas, as
+-- SET ... FROM CURRENT takes it over.
+CREATE OR REPLACE FUNCTION insta_ids_internal.quoted_list(value text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN coalesce((
+        SELECT pg_catalog.string_agg(
+            pg_catalog.quote_literal(coalesce(pg_catalog.replace(n.name[1], '""', '"'), pg_catalog.lower(n.name[2]))), ', '
+            ORDER BY n.place)
+        FROM pg_catalog.regexp_matches(value, $re$"((?:[^"]|"")*)"|([^\s,]+)$re$, 'g') WITH ORDINALITY n (name, place)), '''''');
+
+-- Gives a function another body. What else is known of it stays: its arguments, owner and privileges, and its settings
+-- where they mean something to this body.
+CREATE OR REPLACE FUNCTION insta_ids_internal.rewrite_function(function regprocedure, language text, body text, has_settings boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    old CONSTANT pg_proc := (SELECT p FROM pg_proc p WHERE p.oid = function);
+    arguments text := pg_get_function_arguments(function);
+    result text;
+    settings text;
+BEGIN
+    -- The result has the name that the published function assigns to.
+    IF language = 'plpgsql' THEN
+        IF 'o' = ANY (old.proargmodes) THEN
+            result := old.proargnames[cardinality(old.proargmodes)];
+            arguments := left(arguments, - length(concat_ws(' ', 'OUT', quote_ident(nullif(result, '')), 'bigint')));
+        ELSIF arguments <> '' THEN
+            arguments := arguments || ', ';
+        END IF;
+        arguments := arguments || 'OUT result bigint';
+    END IF;
+    IF has_settings THEN
+        settings := (
+            SELECT string_agg(format(' SET %s = %s', s.name,
+                CASE WHEN s.name IN ('search_path', 'temp_tablespaces', 'local_preload_libraries', 'session_preload_libraries')
+                    THEN insta_ids_internal.quoted_list(s.value) ELSE quote_literal(s.value) END), '')
+            FROM unnest(old.proconfig) c
+            CROSS JOIN LATERAL (SELECT split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)) s (name, value));
+    END IF;
+    -- What runs as its owner runs nothing of its caller's; where an argument names a sequence, that is by the caller's path.
+    IF old.prosecdef AND language = 'plpgsql' AND 'text'::regtype <> ALL (old.proargtypes)
+        AND coalesce(settings NOT LIKE '% SET search_path = %', true)
+    THEN
+        settings := concat(settings, ' SET search_path = pg_catalog, pg_temp');
+    END IF;
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE %s%s%s %s',
+        old.pronamespace::regnamespace, old.proname, arguments, language,
+        CASE WHEN old.prosecdef THEN ' SECURITY DEFINER' END, settings, body);
+END
+$$;
