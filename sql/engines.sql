@@ -100,7 +100,7 @@ BEGIN
             ERRCODE = 'duplicate_function',
             MESSAGE = format('%s already exists', other.object),
             DETAIL = 'It says what other clusters are.',
-            HINT = 'Let it return (insta_ids.version()).map and insta_ids_internal.plproxy_partitions() for this cluster.';
+            HINT = 'Let it return the version of insta_ids.map and insta_ids_internal.plproxy_partitions() for this cluster.';
     ELSIF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
@@ -112,7 +112,7 @@ BEGIN
     EXECUTE format($f$
         CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer
             STABLE LANGUAGE sql
-            RETURN CASE WHEN cluster_name = %1$L THEN coalesce((insta_ids.version()).map, 0)::integer END;
+            RETURN (SELECT coalesce(max(m.version), 0)::integer FROM insta_ids.map m HAVING cluster_name = %1$L);
         CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text
             STABLE LANGUAGE sql
             BEGIN ATOMIC SELECT p FROM insta_ids_internal.plproxy_partitions() p WHERE cluster_name = %1$L; END;

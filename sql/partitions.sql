@@ -133,6 +133,8 @@ DECLARE
     zone CONSTANT text := CASE WHEN ms > 0 THEN 'UTC' ELSE timezone END;
     origin CONSTANT timestamp := CASE
         WHEN ms > 0 THEN timestamp '2001-01-01' AT TIME ZONE timezone AT TIME ZONE zone ELSE '2001-01-01' END;
+    -- More than a transaction has locks for.
+    most CONSTANT integer := 100000;
     passed integer;
     local timestamp := first AT TIME ZONE zone;
 BEGIN
@@ -150,6 +152,13 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('interval "%s" is shorter than the unit of layout "%s"', every, layout);
+    END IF;
+    IF extract(epoch FROM last - first) / extract(epoch FROM every) > most THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'program_limit_exceeded',
+            MESSAGE = format('partitions of "%s" from %s to %s are too many', every, first, last),
+            DETAIL = format('One call creates at most %s.', most),
+            HINT = 'Call it for a shorter time.';
     END IF;
     IF months > 0 THEN
         passed := (extract(year FROM local) - 2001) * 12 + extract(month FROM local) - 1;

@@ -1,8 +1,9 @@
 -- Privileges, after everything that they are of.
 --
--- Everybody may execute every function, as is usual in PostgreSQL: what a function does, it does with the rights of its
--- caller. Who has no USAGE on schema insta_ids_internal cannot name the tables and functions that nearly all of them need.
--- The few functions that act on the whole server, or that are only of use to superusers, are taken from everybody.
+-- Everybody may execute every function, as is usual in PostgreSQL. A function has the rights of its caller, unless it is a
+-- SECURITY DEFINER function that says why. Nearly all functions need tables that only some roles may use, in a schema that
+-- other roles may not use. Functions that act on the whole server, or that serve superusers alone, are taken from everybody.
+-- So is a function that neither touches a table of the extension nor checks the rights of its caller.
 GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA insta_ids, insta_ids_internal TO PUBLIC;
 GRANT SELECT ON insta_ids.config, insta_ids.map TO PUBLIC;
@@ -10,7 +11,8 @@ REVOKE EXECUTE ON FUNCTION insta_ids.advance_clock, insta_ids.reset_clock, insta
     insta_ids.acquire_writer_slot, insta_ids.create_ticket_server, insta_ids.install_plproxy, insta_ids.grant_provisioning
     FROM PUBLIC;
 REVOKE EXECUTE ON PROCEDURE insta_ids.move_shards, insta_ids.move_abort FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids FROM PUBLIC;
+-- Both show what PostgreSQL shows to few roles.
+REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.connected_standbys FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
 -- For pg_dump by the database's owner.

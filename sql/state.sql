@@ -1,5 +1,5 @@
--- State: the schemas, types and tables of the extension. All other files but ids/layouts.sql and created.sql only have
--- definitions that can be replaced; an update runs them again. What is here changes by a step that is written by hand.
+-- State: the schemas, types and tables of the extension. This file, ids/layouts.sql, created.sql and privileges.sql run once.
+-- All other files only have definitions that can be replaced; an update runs them again. What is here changes by a step that is written by hand.
 DO $$
 DECLARE
     taken CONSTANT pg_catalog.name := (

@@ -19,7 +19,7 @@ BEGIN
     THEN
         RETURN;
     END IF;
-    -- Before PostgreSQL 16, a superuser may have to become the owner of what has come, as check_owners says.
+    -- Before PostgreSQL 16, a superuser may have to become the owner of what has come, as require_trusted_owners says.
     SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids_internal.fenced_schemas() f
     WHERE current_setting('server_version_num')::integer >= 160000
         OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE f.shard = ANY (m.shards) AND m.step = 'prepared')
@@ -70,7 +70,7 @@ END
 $$;
 
 -- Refuses a statement with CONCURRENTLY in a shard that moves or is fenced before it begins: it commits before it ends, so
--- what keep_fenced refuses of it stays half done. There is no transaction block around it, and no function: it is what the
+-- what refuse_ddl_on_fenced_shards refuses of it stays half done. There is no transaction block around it, and no function: it is what the
 -- client has sent.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER

@@ -145,8 +145,7 @@ BEGIN
         PERFORM insta_ids_internal.limit_statement(0);
         CALL insta_ids_internal.open_again(move, from_node);
         IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND code = '57014' THEN
-            SELECT format('shards from %s to %s were not handed over within %s', m.first, m.last, max_pause) INTO message
-            FROM insta_ids_internal.move m WHERE m.name = move;
+            message := format('shards of move "%s" were not handed over within %s', move, max_pause);
             detail := CASE WHEN is_drained THEN 'Rows were still being compared.'
                 ELSE 'Rows that were written before the fence had not arrived.' END;
             hint := 'Call again at a quieter time, with a longer max_pause, or with verify => ''count''.';

@@ -70,11 +70,24 @@ pub(crate) fn lock(relation: pg_sys::Oid, mode: LockMode) -> Result<(), NotLocke
     Ok(())
 }
 
-/// Keeps other sessions from renaming a relation, from moving it to another schema, and from dropping it. The user needs no
-/// privilege, because this takes the weakest lock that suffices.
+/// Keeps other sessions from renaming a relation, from moving it to another schema, and from dropping it. Does nothing if the
+/// user has no privilege on the relation: a statement of that user cannot change it.
 pub(crate) fn hold_name(relation: pg_sys::Oid) {
-    // SAFETY: both functions take any OID.
+    let any = pg_sys::ACL_SELECT
+        | pg_sys::ACL_INSERT
+        | pg_sys::ACL_UPDATE
+        | pg_sys::ACL_DELETE
+        | pg_sys::ACL_TRUNCATE
+        | pg_sys::ACL_REFERENCES
+        | pg_sys::ACL_TRIGGER;
+    // SAFETY: these functions take any OID. `pg_class_aclcheck` raises an error if the relation is dropped meanwhile.
     unsafe {
+        if pg_sys::get_rel_name(relation).is_null()
+            || pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::AclMode::from(any))
+                != pg_sys::AclResult::ACLCHECK_OK
+        {
+            return;
+        }
         let mode = match pg_sys::get_rel_relkind(relation).to_ne_bytes() {
             // ALTER INDEX RENAME takes SHARE UPDATE EXCLUSIVE only, which does not conflict with ACCESS SHARE.
             [pg_sys::RELKIND_INDEX | pg_sys::RELKIND_PARTITIONED_INDEX] => pg_sys::ShareUpdateExclusiveLock,

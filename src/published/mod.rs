@@ -26,7 +26,7 @@ pub struct Function<'a> {
     pub result: Option<&'a [u8]>,
 }
 
-/// Whether the text of a function is the published one for this layout, with any epoch: as [`write`] has it, with any shard
+/// Whether the text of a function is the published one for this layout, with any epoch: as [`write()`] has it, with any shard
 /// and sequence; with a `RETURN` instead of the OUT argument; or by the time of the transaction, as others have passed it
 /// on. Blanks, comments and capitals make no difference. All that such a text calls is PostgreSQL's own.
 ///

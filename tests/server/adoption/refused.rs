@@ -19,17 +19,19 @@ fn looked_at_first_of_all() {
     run(&mut cluster.connect(), "SELECT insta_ids.adopt('insta5', 5, dry_run => true)");
 }
 
+/// The published function with another text in one place.
+fn replaced(from: &str, to: &str) -> String {
+    let changed = ARTICLE.replace(from, to);
+    assert_ne!(changed, ARTICLE, "{from}");
+    changed
+}
+
 #[test]
 fn what_mints_no_ids_of_the_shard_is_refused() {
     let cluster = Cluster::start("no_published");
     let mut client = cluster.connect();
     run(&mut client, "SELECT insta_ids.init(2000)");
     let function = "Function insta5.next_id(): ";
-    let replaced = |from: &str, to: &str| {
-        let changed = ARTICLE.replace(from, to);
-        assert_ne!(changed, ARTICLE, "{from}");
-        changed
-    };
     let uncallable = "It cannot be called: ";
     for (change, detail) in [
         (
@@ -90,7 +92,14 @@ fn what_mints_no_ids_of_the_shard_is_refused() {
         assert_eq!([code, message], ["55000", CANNOT], "{change}");
         assert!(said.starts_with(&format!("{function}{detail}")), "{change}: {said}");
     }
-    // A trigger is none; a sequence of the session that adopts is not that of the function.
+}
+
+/// Neither a trigger nor a function with a temporary sequence is adopted; nor is a schema in which only a part mints for the shard.
+#[test]
+fn what_mints_in_another_way_is_refused() {
+    let cluster = Cluster::start("minted_otherwise");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT insta_ids.init(2000)");
     let trigger = "
         CREATE FUNCTION insta5.fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             NEW.id := (floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - 1314220021721) << 23
@@ -314,11 +323,11 @@ fn what_is_no_schema_for_it_is_refused() {
         ("SELECT insta_ids.release('public')", ["42704", "schema public is not a shard", "", ""]),
         (
             "SET ROLE nobody; SELECT insta_ids.adopt('insta5', 5)",
-            ["42501", "permission denied for function adopt", "", ""],
+            ["42501", "permission denied for schema insta_ids_internal", "", ""],
         ),
         (
             "SET ROLE nobody; SELECT insta_ids.release('insta5')",
-            ["42501", "permission denied for function release", "", ""],
+            ["42501", "permission denied for schema insta_ids_internal", "", ""],
         ),
         (
             "SET ROLE other; SELECT insta_ids.adopt('insta5', 5)",

@@ -44,7 +44,7 @@ fn writers_wait_no_longer_than_max_pause() {
         .unwrap_err();
         let paused = fenced.unwrap().elapsed();
         let error = error.as_db_error().unwrap();
-        assert_eq!(error.message(), "shards from 2 to 2 were not handed over within 00:00:01");
+        assert_eq!(error.message(), "shards of move \"insta_ids_2_2\" were not handed over within 00:00:01");
         assert_eq!(error.detail(), Some(detail));
         assert!(paused < Duration::from_secs(4), "{paused:?}");
         assert_eq!(texts(&mut b, "SELECT step FROM insta_ids_internal.move"), ["copying"]);
