@@ -93,13 +93,13 @@ BEGIN
             hints := hints || format('Read the text. If adopt may call function %s and replace it, confirm the text:'
                 || ' confirm => ARRAY[%L].', next.function, digest);
         ELSIF NOT is_locked THEN
-            answer := insta_ids_internal.ask_function(next.function, schema, shard, next.known, is_epoch_told);
+            answer := insta_ids_internal.ask_function(next.function, schema, shard, next.known AND next.bound, is_epoch_told);
             reasons := reasons || ('Function ' || next.function || ': ' || answer.reason);
             hints := hints || nullif(answer.hint, '');
             answers := answers || jsonb_build_object(next.function::oid::text,
                 jsonb_build_object('shard', answer.shard_argument, 'sequence', answer.sequence::oid,
                     'sequence_argument', answer.sequence_argument));
-        ELSIF NOT next.known THEN
+        ELSIF NOT (next.known AND next.bound) THEN
             reasons := reasons || ('Function ' || next.function || ': ' || insta_ids_internal.try_function(
                 next.function, schema, shard, (answers -> next.function::oid::text ->> 'sequence')::oid::regclass));
         END IF;

@@ -1,7 +1,7 @@
 -- Adoption: what a function mints, found out by calling it.
 
 -- The text of a function without what differs between shards of one class: the name of its schema and its number. Anything
--- else that is the number is left out, too.
+-- else that is the number is left out, too. What looks like a place of them is told from one by its two braces.
 CREATE OR REPLACE FUNCTION insta_ids_internal.function_class(text text, schema regnamespace, shard integer) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -10,12 +10,12 @@ DECLARE
         SELECT regexp_replace(n.nspname, $re$[][(){}.*+?^$|\\]$re$, $re$\\\&$re$, 'g') FROM pg_namespace n WHERE n.oid = schema);
 BEGIN
     RETURN regexp_replace(
-        regexp_replace(text, $re$(?<![\w$])$re$ || name || $re$(?![\w$])$re$, '{schema}', 'g'),
+        regexp_replace(replace(text, '{', '{{'), $re$(?<![\w$])$re$ || name || $re$(?![\w$])$re$, '{schema}', 'g'),
         $re$(?<![\w$.])$re$ || shard || $re$(?![\w$.])$re$, '{shard}', 'g');
 END
 $$;
 
--- The role that a function is called as. A known text calls nothing but PostgreSQL's own functions, so its owner does. Any
+-- The role that a function is called as. A known text that is bound calls nothing but PostgreSQL's own, so its owner does. Any
 -- other can call what somebody else owns: so never a superuser, but a role that is made for it, and that the caller's
 -- subtransaction takes away again; or its owner, where everything in the schema is the owner's or a superuser's.
 CREATE OR REPLACE FUNCTION insta_ids_internal.calling_role(function regprocedure, schema regnamespace, known boolean) RETURNS oid
@@ -218,7 +218,7 @@ DECLARE
     other_shard CONSTANT integer := CASE shard WHEN last_shard THEN 0 ELSE last_shard END;
     epoch CONSTANT numeric := extract(epoch FROM insta_ids_internal.id_time(0, layout)) * 1000;
     numbers CONSTANT numeric[] := ARRAY(
-        SELECT m[1]::numeric FROM regexp_matches(pg_get_functiondef(function), $re$\d+$re$, 'g') m);
+        SELECT m[1]::numeric FROM regexp_matches(pg_get_functiondef(function), $re$\m\d{9,15}\M$re$, 'g') m);
     role oid;
     probe regclass;
     first record;
@@ -240,6 +240,8 @@ BEGIN
             reason := CASE cardinality(first.sequences) WHEN 0 THEN 'It takes no value of a sequence.'
                 ELSE format('It takes values of more than one sequence: %s.',
                     array_to_string(first.sequences || second.sequences, ', ')) END;
+        ELSIF second.ended - second.began > interval '1 s' THEN
+            reason := format('A call takes %s, and once the tables would be locked meanwhile.', second.ended - second.began);
         ELSIF EXISTS (SELECT FROM pg_class c WHERE c.oid = sequence AND c.relpersistence = 't') THEN
             reason := format('It took a value of the temporary sequence %s of this session.', sequence);
             hint := 'Call adopt in another session.';

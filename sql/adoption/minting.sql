@@ -25,10 +25,11 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.id_seq(id bigint, layout @extschem
 
 -- The functions of a schema that mint, or look as if they did: that call next_id, or make something of nextval and the time,
 -- or are the default of a primary key. `native` ones call next_id, for a shard and a sequence that are known; `known` ones have
--- a text that needs no confirmation; `evident` ones mint by their text. `reason` says why the function is not adopted.
+-- a text that needs no confirmation, and if it is `bound`, too, it calls nothing but PostgreSQL's own; `evident` ones mint by
+-- their text. `reason` says why the function is not adopted.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamespace)
     RETURNS TABLE (
-        function regprocedure, owner oid, text text, native boolean, known boolean, evident boolean,
+        function regprocedure, owner oid, text text, native boolean, known boolean, bound boolean, evident boolean,
         shard integer, shard_argument integer, sequence regclass, sequence_argument integer, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- By it PostgreSQL writes literals of what is stored.
@@ -41,6 +42,9 @@ BEGIN
     RETURN QUERY
     SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, k.native,
            l.lanname = 'plpgsql' AND insta_ids_internal.is_published(p.prosrc, n.names, n.result, layout),
+           -- In another path, or of types that are not PostgreSQL's own, other functions and operators could be meant.
+           coalesce(c.path ~ $re$^("?pg_(catalog|temp)"?(, |\Z))*\Z$re$, true)
+               AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) t (type) WHERE t.type >= 16384),
            k.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
            CASE
                WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))

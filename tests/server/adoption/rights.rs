@@ -258,6 +258,37 @@ fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
     assert!(ran("other") && !ran("SUPERUSER") && !cluster.log().contains("PLANTED GAINED"));
 }
 
+/// By its own path, the published text can mean functions and operators that another role has put there: they have no
+/// superuser's rights, neither.
+#[test]
+fn what_a_known_text_means_by_a_path_has_nobody_elses_rights() {
+    let cluster = Cluster::start("planted_path");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT insta_ids.init(2000); CREATE ROLE guest; CREATE SCHEMA planted AUTHORIZATION guest; GRANT USAGE ON SCHEMA planted TO PUBLIC; SET ROLE guest;
+         CREATE FUNCTION planted.nextval(name text) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+             RAISE LOG 'PLANTED RAN AS %', (SELECT CASE WHEN rolsuper THEN 'SUPERUSER' ELSE rolname END FROM pg_roles WHERE rolname = current_user);
+             RETURN pg_catalog.nextval(name::regclass);
+         END $$;
+         CREATE FUNCTION planted.times(a numeric, b integer) RETURNS numeric LANGUAGE plpgsql AS $$ BEGIN
+             RAISE LOG 'PLANTED RAN AS %', (SELECT CASE WHEN rolsuper THEN 'SUPERUSER' ELSE rolname END FROM pg_roles WHERE rolname = current_user);
+             RETURN a OPERATOR(pg_catalog.*) b;
+         END $$;
+         CREATE OPERATOR planted.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = planted.times); RESET ROLE",
+    );
+    for options in ["", " SECURITY DEFINER"] {
+        anew(
+            &mut client,
+            &ARTICLE.replace("PLPGSQL", &format!("PLPGSQL SET search_path = planted{options}")),
+        );
+        let adopted = client.batch_execute(ADOPT);
+        assert_eq!(adopted.is_ok(), options.is_empty(), "{adopted:?}");
+        assert!(!cluster.log().contains("PLANTED RAN AS SUPERUSER"));
+    }
+    assert!(cluster.log().contains("PLANTED RAN AS insta_ids_"));
+}
+
 /// Who may provision calls no function as another role, and none that the role may not call.
 #[test]
 fn functions_are_called_by_who_can_become_the_role() {
