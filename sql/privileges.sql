@@ -1,8 +1,8 @@
--- Privileges, after everything that they are of.
+-- Privileges. This file comes after all objects to which it grants privileges.
 --
--- Everybody may execute every function, as is usual in PostgreSQL: what a function does, it does with the rights of its
--- caller. Who has no USAGE on schema insta_ids_internal cannot name the tables and functions that nearly all of them need.
--- The few functions that act on the whole server, or that are only of use to superusers, are taken from everybody.
+-- All roles may execute most functions, as is usual in PostgreSQL, because functions run with the rights of their callers. Nearly
+-- all functions need tables and functions of schema insta_ids_internal, and a role without USAGE on it cannot name these.
+-- EXECUTE is revoked only for functions that act on the whole server, or that only superusers need.
 GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA insta_ids, insta_ids_internal TO PUBLIC;
 GRANT SELECT ON insta_ids.config, insta_ids.map TO PUBLIC;
@@ -13,7 +13,7 @@ REVOKE EXECUTE ON PROCEDURE insta_ids.move_shards, insta_ids.move_abort FROM PUB
 REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
--- For pg_dump by the database's owner.
+-- The owner of the database can run pg_dump.
 GRANT USAGE ON SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON SEQUENCE insta_ids_internal.lease TO pg_database_owner;
