@@ -18,8 +18,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.layout(layout text) RETURNS @extsc
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN layout::@extschema@.id_layout;
 
--- Returns the quoted name of the schema that contains next_id. This function and creators() are called for each shard, so they are
--- in PL/pgSQL: PL/pgSQL expressions plan a function in SQL at each call, and keep that memory until the transaction ends.
+-- Returns the quoted name of the schema that contains next_id. This function and creators() are called for each shard, so they
+-- are in PL/pgSQL: PL/pgSQL expressions plan a function in SQL at each call, and keep that memory until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -65,7 +65,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.last_value(sequence oid) RETURNS b
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'last_value_wrapper';
 
 -- Counts the ids in a column of one table, without its child tables: all, the negative ones, those of another shard (strange),
--- and those from `beyond` on (future). Unless `every_row` is true, it reads only the least and greatest id, and only from an index.
+-- and those from `beyond` on (future). Unless `every_row` is true, it reads only the least and greatest id, and only from an
+-- index.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
         "table" oid, "column" text, shard integer, layout @extschema@.id_layout, beyond bigint, every_row boolean)
     RETURNS TABLE (ids bigint, oldest bigint, newest bigint, negative bigint, a_negative bigint, strange bigint, a_strange bigint,
@@ -152,7 +153,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.hold_name(relation oid) RETURNS vo
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_schema(schema oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
 
--- Makes this transaction's commit wait until it is on disk, here and on synchronous standbys, before another server learns of it.
+-- Makes this transaction's commit wait until it is on disk, here and on synchronous standbys, before another server learns of
+-- it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.commit_durably() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC

@@ -1,8 +1,8 @@
 -- Privileges. This file comes after all objects to which it grants privileges.
 --
--- All roles may execute most functions, as is usual in PostgreSQL, because functions run with the rights of their callers. Nearly
--- all functions need tables and functions of schema insta_ids_internal, and a role without USAGE on it cannot name these.
--- EXECUTE is revoked only for functions that act on the whole server, or that only superusers need.
+-- All roles may execute most functions, as is usual in PostgreSQL, because functions run with the rights of their callers.
+-- Nearly all functions need tables and functions of schema insta_ids_internal, and a role without USAGE on it cannot name
+-- these. EXECUTE is revoked only for functions that act on the whole server, or that only superusers need.
 GRANT USAGE ON SCHEMA insta_ids TO PUBLIC;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA insta_ids, insta_ids_internal TO PUBLIC;
 GRANT SELECT ON insta_ids.config, insta_ids.map TO PUBLIC;
