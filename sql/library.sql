@@ -18,8 +18,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.layout(layout text) RETURNS @extsc
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN layout::@extschema@.id_layout;
 
--- Returns the quoted name of the schema that contains next_id. This function and creators() are called for each shard, so they
--- are in PL/pgSQL: PL/pgSQL expressions plan a function in SQL at each call, and keep that memory until the transaction ends.
+-- Returns the quoted name of the schema that contains next_id. This function and creators() are in PL/pgSQL, because they are
+-- called for each shard. PL/pgSQL expressions plan an SQL function at each call, and keep the memory until the transaction
+-- ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -64,9 +65,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.has_rows("table" oid) RETURNS bool
 CREATE OR REPLACE FUNCTION insta_ids_internal.last_value(sequence oid) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'last_value_wrapper';
 
--- Counts the ids in a column of one table, without its child tables: all, the negative ones, those of another shard (strange),
--- and those from `beyond` on (future). Unless `every_row` is true, it reads only the least and greatest id, and only from an
--- index.
+-- Counts the ids in a column of one table, without its child tables. `negative` ids are below 0, `strange` ones are of another
+-- shard, and `future` ones are from `beyond` on. Unless `every_row` is true, it reads only the least and greatest id, and only
+-- from an index.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
         "table" oid, "column" text, shard integer, layout @extschema@.id_layout, beyond bigint, every_row boolean)
     RETURNS TABLE (ids bigint, oldest bigint, newest bigint, negative bigint, a_negative bigint, strange bigint, a_strange bigint,
@@ -77,7 +78,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
 -- rows give the same sum on each server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_rows("table" oid, hashed boolean, OUT rows bigint, OUT hash bigint) RETURNS SETOF record
     VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'survey_rows_wrapper'
-    -- The hash is that of a row's text, which these settings determine.
+    -- A row's hash comes from its text, which depends on these settings.
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
     SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64';
 

@@ -151,7 +151,7 @@ COMMENT ON FUNCTION insta_ids.init(integer, name, @extschema@.id_layout) IS
 
 CREATE OR REPLACE FUNCTION insta_ids.shard_of(key bigint, shards integer) RETURNS integer
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shard_of_wrapper';
--- The hash is of the key's bytes, so the result does not depend on the key's collation.
+-- The key's bytes are hashed, so the result does not depend on its collation.
 CREATE OR REPLACE FUNCTION insta_ids.shard_of(key text, shards integer) RETURNS integer
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids.shard_of(pg_catalog.hashtextextended(key COLLATE pg_catalog."C", 0), shards);

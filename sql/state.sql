@@ -31,7 +31,7 @@ $$;
 -- What users call. The role that creates the extension owns this schema, and other roles have no CREATE privilege on it.
 CREATE SCHEMA insta_ids;
 COMMENT ON SCHEMA insta_ids IS 'administration of insta_ids';
--- The extension's own tables. A role without USAGE on this schema cannot name them, and so cannot wait for a lock on them:
+-- The extension's own tables. A role without USAGE on this schema cannot name them, and so cannot wait for a lock on them.
 -- CREATE TRIGGER, for example, waits for its lock before PostgreSQL checks privileges.
 CREATE SCHEMA insta_ids_internal;
 COMMENT ON SCHEMA insta_ids_internal IS 'what the extension alone uses';
@@ -194,8 +194,8 @@ CREATE TABLE insta_ids_internal.migration (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.migration', '');
 
--- The migrations that were applied to each shard, and those whose last attempt failed. This table has no foreign keys, because
--- a parallel restore loads the tables in any order.
+-- The migrations that were applied to each shard, and those that failed at the last attempt. This table has no foreign keys,
+-- because a parallel restore loads the tables in any order.
 CREATE TABLE insta_ids_internal.shard_migration (
     shard integer NOT NULL,
     migration integer NOT NULL,

@@ -69,9 +69,9 @@ BEGIN
 END
 $$;
 
--- Raises an error before a statement with CONCURRENTLY alters a shard that is fenced or moves. Such statements commit before
--- they end, so refuse_ddl_on_fenced_shards() would leave them half done. They cannot run in functions or transaction blocks, so
--- current_query() is their text.
+-- Raises an error before a statement with CONCURRENTLY alters a shard that is fenced or moves. These statements commit before
+-- they end, so refuse_ddl_on_fenced_shards() would leave them half done. They run outside of functions and transaction blocks,
+-- so current_query() is their text.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER
 AS $$

@@ -75,8 +75,8 @@ DECLARE
     -- In a URI, a port counts as a host.
     names_host CONSTANT boolean := dsn ~* $re$(^|[^a-z_])host\s*=$re$ OR dsn ~ '^postgres(ql)?://([^/@]*@)?[^/?@]+([/?]|$)';
 BEGIN
-    -- These are all places where libpq takes a password from: a parameter, also after a quote or in a URI, or what follows the
-    -- user's name in a URI. A parameter's name could be escaped in a URI, so escapes in names are refused.
+    -- libpq takes a password from a parameter, also after a quote or in a URI, and from after the user's name in a URI. A
+    -- parameter's name could be escaped in a URI, so escapes in names are refused.
     IF dsn ~* $re$(^|[^a-z_])(password|sslpassword|scram_client_key|scram_server_key|oauth_client_secret)\s*=$re$
         OR dsn ~ '^postgres(ql)?://' AND (dsn ~ '^[^:]*://[^/@]*:[^/@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
     THEN

@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.is_placed_here(shard integer) RETU
             SELECT FROM insta_ids_internal.assignment a
             WHERE shard BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()::name);
 
--- Raises an error if the map has a shard on another node, or if the shard has moved away and nothing of it is left here.
+-- Raises an error if the map has a shard on another node, or if the shard has moved away and was dropped here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_placed_here(shard integer) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -59,8 +59,8 @@ BEGIN
 END
 $$;
 
--- Replaces all assignments of the map by these. Raises an error if a shard that is open to writers here would leave this node,
--- if a departed shard would return, or if a moving shard would go to a third node.
+-- Replaces all assignments of the map by these. Raises an error if a shard that is open to writers here would leave this node.
+-- The same holds if a departed shard would return, or if a moving shard would go to a third node.
 CREATE OR REPLACE FUNCTION insta_ids_internal.set_assignments(firsts integer[], lasts integer[], nodes name[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -22,8 +22,9 @@ BEGIN
 END
 $$;
 
--- Raises an error if a statement would miss the shard: if the role lacks USAGE on its schema, which search_path then skips, or
--- if only another schema of the path has a relation of `alters`. Locks the names of these relations until the transaction ends.
+-- Raises an error if a statement would miss the shard. This happens if the role lacks USAGE on its schema, which search_path
+-- then skips. It also happens if only another schema of the path has a relation of `alters`. Locks the names of these relations
+-- until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_path(schema name, path text, alters text[]) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -144,8 +145,8 @@ BEGIN
 END
 $$;
 
--- Raises an error if shards lack a migration that creates a table, and Citus distributes their schemas. Citus distributes only
--- tables whose CREATE TABLE the client sends, and not those that a function creates.
+-- Raises an error if shards lack a migration that creates a table, and Citus distributes their schemas. If a function creates a
+-- table, Citus leaves it on this node: it distributes a table only if the client itself sends CREATE TABLE.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_distributed(shards integer[], hint text) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

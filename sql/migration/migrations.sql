@@ -199,9 +199,9 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean) IS 'records DDL that every shard is to get';
 
--- Returns the columns of shards whose default calls next_id, directly or through other functions, and the CHECK that allows
--- only ids of the shard, or NULL. With `since`, only columns that got this default in this transaction, in subtransaction
--- `since` or later. A column that a child table inherits is left out if the parent's column is listed.
+-- Returns the columns of shards that have next_id in their default, directly or through other functions. `check` is the CHECK
+-- that allows only ids of the shard, or NULL. With `since`, only columns that got this default in this transaction, in
+-- subtransaction `since` or later. A column that a child table inherits is left out if the parent's column is listed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_columns(shards integer[], since xid DEFAULT NULL)
     RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -51,7 +51,7 @@ BEGIN
 END
 $$;
 
--- Sets search_path to that of a shard, and begins to note, for finish_migration, whether a transaction fails.
+-- Sets the search_path for a shard. From here on, notes for finish_migration whether a transaction fails.
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_migration(name text, shard integer, path text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

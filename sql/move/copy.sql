@@ -73,8 +73,8 @@ BEGIN
 END
 $$;
 
--- Returns the slots on the source of tables that are in one of `states`, by default of tables that are copied but have not
--- caught up. If a server dies while a slot is dropped, the target may wait for that slot forever.
+-- Returns the slots on the source for tables in one of `states`. By default, these tables are copied but have not caught up. If
+-- a server dies while a slot is dropped, the target may wait for that slot forever.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(

@@ -77,9 +77,9 @@ BEGIN
 END
 $$;
 
--- Returns the mark of a committed fence: the WAL position that the target must reach, a time after that of all ids, and the
--- sequences. It waits up to `await_standbys` until all standbys have the fence on disk, because a standby that is promoted
--- without the fence would take writes that are lost. With NULL, it ignores standbys.
+-- Returns the mark of a committed fence: the WAL position that the target must reach, a time later than all ids, and the
+-- sequences. It waits up to `await_standbys` until all standbys have the fence on disk. A standby that is promoted without the
+-- fence would take writes that are lost. With NULL, it ignores standbys.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_mark(move name, await_standbys interval DEFAULT '5 s') RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -218,7 +218,7 @@ END
 $$;
 
 -- Opens the shards of a fenced move to writers again; the move goes on. `given_up` is what give_up_fence returned on the
--- target. Raises an error unless it is of the current fence.
+-- target. Raises an error unless this was the current fence.
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_fence(move name, given_up jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

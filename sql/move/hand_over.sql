@@ -165,9 +165,9 @@ BEGIN
 END
 $$;
 
--- Cancels a move whose shards have not been handed over, and drops its shards here. Its offer cannot be used here any more. If
--- this server does not know the move, `id` says which one it is. Returns what move_withdraw needs on the source, with the slots
--- by which tables were copied. Raises an error if the shards were handed over.
+-- Cancels a move before the hand-over, and drops its shards here. Its offer cannot be used here any more. If this server does
+-- not know the move, `id` says which one it is. Returns what move_withdraw needs on the source, with the slots by which tables
+-- were copied. Raises an error if the shards were handed over.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_cancel(move name, id uuid DEFAULT NULL) RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -2,6 +2,7 @@
 
 -- On the target
 
+-- Calls prepare_shards() with the caller's search_path, for moves that are made step by step.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_prepare(offer jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
 AS $$

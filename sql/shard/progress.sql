@@ -97,7 +97,8 @@ BEGIN ATOMIC
             ELSE 'autovacuum_worker_slots' END]);
 END;
 
--- Raises an error unless the server has enough locks for a batch. It is called after the first shard, whose locks it counts.
+-- Raises an error unless the server has enough locks for a batch. It is called after the first shard, and counts the locks for
+-- that.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_locks(batch integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
