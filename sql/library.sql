@@ -19,8 +19,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.layout(layout text) RETURNS @extsc
     RETURN layout::@extschema@.id_layout;
 
 -- Returns the quoted name of the schema that contains next_id. This function and creators() are in PL/pgSQL, because they are
--- called for each shard. PL/pgSQL expressions plan an SQL function at each call, and keep the memory until the transaction
--- ends.
+-- called for each shard. PL/pgSQL plans an SQL function anew at each call, and keeps that memory until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -154,8 +153,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.hold_name(relation oid) RETURNS vo
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_schema(schema oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
 
--- Makes this transaction's commit wait until it is on disk, here and on synchronous standbys, before another server learns of
--- it.
+-- Makes the commit wait until it is on disk, here and on synchronous standbys, before another server learns of it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.commit_durably() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC

@@ -30,14 +30,15 @@ BEGIN
         RETURN coalesce(NEW, OLD);
     END IF;
     prefix := (insta_ids_internal.require_config()).prefix;
-    -- An old row about a missing schema protects nothing. A departed shard has a schema of another name.
+    -- An old row about a missing schema may change, because nothing is left to protect. A departed shard's schema has another
+    -- name.
     SELECT min(s.schema) INTO other
     FROM (VALUES (to_jsonb(OLD), false), (to_jsonb(NEW), true)) w (written, is_new)
     CROSS JOIN LATERAL (
         SELECT prefix || s.shard, true, w.is_new AND TG_TABLE_NAME <> 'departed_shard'
         FROM jsonb_array_elements_text(coalesce(w.written -> 'shards', jsonb_build_array(w.written -> 'shard'))) s (shard)
         UNION ALL
-        -- A move locks out other commands on all shards between its first and its last one.
+        -- A move blocks other commands on all shards of its range, so all of these count.
         SELECT prefix || s.shard, true, false
         FROM insta_ids_internal.shard s
         WHERE s.shard BETWEEN (w.written ->> 'first')::integer AND (w.written ->> 'last')::integer

@@ -136,8 +136,8 @@ CREATE TABLE insta_ids_internal.move_outcome (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.move_outcome', '');
 
--- Shards that have moved away. schema is the schema that is left of the shard, and NULL after that was dropped. A departed
--- shard can return only by a move: an older map must not assign it to this node again.
+-- Shards that have moved away. `schema` names what is left of the shard, and is NULL after that was dropped. A departed shard
+-- can return only by a move: an older map must not assign it to this node again.
 CREATE TABLE insta_ids_internal.departed_shard (
     shard integer PRIMARY KEY,
     schema name,
@@ -169,7 +169,7 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.writer', '');
 -- The reason is the same as for insta_ids_internal.map.
 ALTER TABLE insta_ids_internal.writer REPLICA IDENTITY FULL;
 
--- Running calls of procedures that commit in batches. The row of a call that was cancelled stays until it is cleaned up.
+-- Running calls of procedures that commit in batches. The row of a call that failed stays until a later call deletes it.
 CREATE TABLE insta_ids_internal.work (
     pid integer PRIMARY KEY,
     command text NOT NULL,

@@ -83,8 +83,8 @@ BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.fence) THEN
         RETURN;
     END IF;
-    -- Until search_path is set below, all names must be qualified, and those of the statement are found as the client's
-    -- search_path finds them.
+    -- Until it is set below, search_path is the client's, so that the statement's relations are found. All other names must be
+    -- qualified.
     BEGIN
         schemas := ARRAY(
             SELECT coalesce(s.schema, n.nspname::pg_catalog.text)
@@ -95,7 +95,8 @@ BEGIN
             LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
             WHERE s.kind OPERATOR(pg_catalog.=) 'concurrent');
     EXCEPTION
-        -- If the text cannot be parsed any more, it is not a statement with CONCURRENTLY.
+        -- Parsing fails if the text has changed how texts are parsed. A statement with CONCURRENTLY is the only one of its
+        -- text.
         WHEN OTHERS THEN RETURN;
     END;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);

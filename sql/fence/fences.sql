@@ -136,7 +136,7 @@ BEGIN
         lock_timeout);
     -- Other sessions may have attached a table while this one waited for the locks.
     PERFORM insta_ids_internal.require_no_outside_children(shards);
-    -- Without this row, the event triggers allow the statements below.
+    -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
     FOR next IN
         SELECT * FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation

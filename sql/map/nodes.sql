@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION insta_ids.this_node() RETURNS text
     STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'this_node_wrapper';
 COMMENT ON FUNCTION insta_ids.this_node() IS 'name of this server''s node, NULL if it has none';
 
--- Makes all sessions read the map and the fences again.
+-- Makes all sessions read the map, the fences and the writer slot again.
 CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'forget_map_wrapper';
 

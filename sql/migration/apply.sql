@@ -112,7 +112,7 @@ BEGIN
                 IF acting <> role THEN
                     PERFORM set_config('role', acting, true);
                 END IF;
-                -- Until search_path is set back, all names must be qualified.
+                -- Until search_path is set back, all names here must be qualified.
                 PERFORM set_config('search_path', shard_path, true);
                 EXECUTE next.statement;
                 PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -123,7 +123,7 @@ BEGIN
                 END IF;
             END LOOP;
             statement := NULL;
-            -- Only a new default can lack its CHECK. Without track_counts, PostgreSQL does not count defaults.
+            -- A CHECK can be missing only for a new default. Without track_counts, PostgreSQL does not count new defaults.
             IF migration.check_ids AND (
                 pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
                 OR current_setting('track_counts') = 'off')
@@ -219,7 +219,7 @@ DECLARE
     done integer := 0;
     failed integer := 0;
     busy integer := 0;
-    -- The shards of the current batch.
+    -- The number of shards in the current batch.
     held integer := 0;
     budget_known boolean := false;
 BEGIN

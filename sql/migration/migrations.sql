@@ -225,8 +225,7 @@ BEGIN
         JOIN pg_attrdef d ON d.adrelid = c.oid
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
         JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
-        -- An aggregate keeps the planner from beginning here. While shards are created, it does not know how many columns there
-        -- are.
+        -- An aggregate keeps the planner from beginning here. While shards are created, its estimate of the columns is wrong.
         CROSS JOIN LATERAL (
             WITH RECURSIVE used AS (
                 SELECT 'pg_attrdef'::regclass::oid AS classid, d.oid AS objid

@@ -71,7 +71,8 @@ BEGIN
         PERFORM insta_ids_internal.require_own_path(schema, shard_path, alters);
         PERFORM set_config('search_path', shard_path, false);
     EXCEPTION WHEN OTHERS THEN
-        -- An error would not keep the script from running the statement. With this search_path, it finds no relation.
+        -- An error would not keep the script from running the statement. With this search_path, the statement does not find its
+        -- relation.
         RAISE WARNING USING MESSAGE = SQLERRM;
         PERFORM set_config('search_path', 'pg_catalog', false), insta_ids_internal.note_transactions(true);
     END;

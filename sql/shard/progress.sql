@@ -1,4 +1,4 @@
--- Progress: procedures that work for long, commit batch by batch and report how far they are.
+-- Progress: procedures that commit batch by batch, and report how far they are.
 
 CREATE OR REPLACE VIEW insta_ids.progress AS
 SELECT w.pid, w.command, w.total, w.done, w.failed, w.total - w.done AS remaining, w.started_at, r.per_second,
@@ -14,8 +14,7 @@ CROSS JOIN LATERAL (
 ) r;
 COMMENT ON VIEW insta_ids.progress IS 'how far the calls of create_shards, migrate and check_rows are that run now';
 
--- Raises an error unless both bounds are shards, the first is not after the last, and `batch` is at least 1. A bound may be
--- NULL.
+-- Raises an error unless both bounds are shards or NULL, the first is not after the last, and `batch` is at least 1.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_range(first integer, last integer, batch integer) RETURNS void
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -97,8 +96,7 @@ BEGIN ATOMIC
             ELSE 'autovacuum_worker_slots' END]);
 END;
 
--- Raises an error unless the server has enough locks for a batch. It is called after the first shard, and counts the locks for
--- that.
+-- Raises an error unless the server has enough locks for a batch, judged by the locks that its first shard took.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_locks(batch integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -118,7 +118,7 @@ BEGIN
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
     WHERE s.nspname = (c.prefix || n::text)::name
-        -- Another session may have created it after the first scan.
+        -- Another session may have created the shard after the statement above.
         AND NOT EXISTS (SELECT FROM insta_ids_internal.shard x WHERE x.shard = n)
     ORDER BY n LIMIT 1;
     IF FOUND THEN
@@ -157,7 +157,7 @@ AS $$
 DECLARE
     outside text;
 BEGIN
-    -- Looks for dependents of the parts that are not parts themselves.
+    -- Looks for objects that depend on a part of the schema and are not parts themselves.
     WITH RECURSIVE parts AS (
         SELECT d.classid, d.objid FROM pg_depend d
         WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema
