@@ -159,7 +159,7 @@ BEGIN
     WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
     ORDER BY a.key;
 
-    -- If both have slot 0/1, this is fine, because only one server mints for each shard.
+    -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
     RETURN QUERY
     SELECT 'error', 'same_writer_slot', quote_ident(a.key),
            format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',

@@ -200,7 +200,8 @@ BEGIN
     LEFT JOIN pg_am m ON m.oid = c.relam
     WHERE c.oid = parent;
     partition := format('%I.%I', facts.nspname, name);
-    -- CREATE TABLE ... PARTITION OF would lock the parent exclusively. ATTACH PARTITION adds the identity and the indexes.
+    -- CREATE TABLE ... PARTITION OF would lock readers and writers of the parent out. ATTACH PARTITION adds the identity and
+    -- the indexes.
     EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED', partition, parent)
         || ' INCLUDING STORAGE INCLUDING COMPRESSION)'
         || coalesce(' USING ' || quote_ident(facts.amname), '')

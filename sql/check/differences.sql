@@ -58,7 +58,7 @@ BEGIN
         JOIN pg_namespace n ON n.oid = u.elsewhere
         WHERE u.elsewhere <> u.namespace
             AND (u.refclassid = 'pg_class'::regclass
-                -- Functions that all shards share are fine, unless they make ids like the published function does.
+                -- Shards may share functions of other schemas, unless these make ids like the published function.
                 OR starts_with(n.nspname, prefix) AND substr(n.nspname, length(prefix) + 1) ~ '^[0-9]'
                 OR u.prosrc ~* 'nextval' AND u.prosrc ~* '<<|epoch')
     ), wrong AS (

@@ -223,7 +223,7 @@ BEGIN
         SELECT replace(replace(replace(coalesce(o.definition, ''), s.own, chr(1)), s.own_in_literal, chr(4)), s.literal,
             chr(5))
     ) r (definition)
-    -- Longer names may end like this one. The exact search is slow, so it runs only where that happens.
+    -- A longer name may end like the shard's schema. The exact search is slow, so it runs only for these names.
     CROSS JOIN LATERAL (
         SELECT CASE WHEN strpos(r.definition, chr(1)) > 0 AND r.definition ~ ($re$[\w$]$re$ || chr(1))
             THEN regexp_replace(o.definition, $re$(?<![\w$])$re$ || regexp_replace(s.own, $re$(\W)$re$, $re$\\\1$re$, 'g'), chr(1), 'g')

@@ -93,9 +93,9 @@ END
 $$;
 
 -- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting or concurrent. `at_once` is
--- the text of a concurrent statement for a new shard, without CONCURRENTLY. `schema` is a schema that the statement names.
--- `alters` lists the relations that it alters and names without a schema. `makes` is a table that it creates, unless that is
--- temporary or a partition.
+-- a concurrent statement as a new shard runs it, without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema
+-- that the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it
+-- creates, unless that is temporary or a partition.
 CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
     RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
