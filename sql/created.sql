@@ -1,5 +1,5 @@
--- What happens once, when the extension is created. The triggers are here because PostgreSQL cannot replace triggers of these
--- kinds: an update that changes one drops and creates it.
+-- What runs once, when the extension is created. These triggers are here because PostgreSQL cannot replace triggers of these
+-- kinds. An update that changes one must drop and create it.
 
 CREATE EVENT TRIGGER insta_ids_refuse_ddl_at_start ON ddl_command_start
     WHEN TAG IN ('ALTER TABLE', 'CREATE INDEX', 'DROP INDEX') EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start();
@@ -13,8 +13,8 @@ COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_at_start IS
 CREATE CONSTRAINT TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids_internal.map
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.notify_map();
 
--- The first lease. It is later than every id that other databases of this server have, or that this database had before
--- the extension was dropped.
+-- Takes the first lease. It ends later than the time of every id of other databases of this server. The same holds for ids that
+-- this database had before the extension was dropped.
 DO $$
 BEGIN
     IF pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 170000
@@ -26,8 +26,8 @@ BEGIN
 END
 $$;
 
--- Takes away whatever ALTER DEFAULT PRIVILEGES gave to others. An update does not: by then administrators have granted
--- privileges of their own.
+-- Revokes what ALTER DEFAULT PRIVILEGES has granted to other roles. An update does not repeat this, because administrators may
+-- have granted privileges since.
 DO $$
 DECLARE
     command text;
@@ -53,7 +53,7 @@ BEGIN
 END
 $$;
 
--- Whoever may create functions beside next_id can have others call them instead.
+-- A role that may create functions in the schema of next_id can make other roles call these functions instead.
 DO $$
 DECLARE
     roles CONSTANT text := (

@@ -1,6 +1,6 @@
--- PL/Proxy and PgDog, which route by the map.
+-- PL/Proxy and PgDog: configurations that route by the map.
 
--- The parameters of a connection string of libpq: of pairs, or of a URI.
+-- Returns the parameters of a connection string of libpq, which may be a URI.
 CREATE OR REPLACE FUNCTION insta_ids_internal.dsn_parameters(dsn text) RETURNS TABLE (keyword text, value text)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -33,7 +33,7 @@ BEGIN
 END
 $$;
 
--- A part of a URI, decoded.
+-- Returns a part of a URI with its percent-encoding decoded.
 CREATE OR REPLACE FUNCTION insta_ids_internal.percent_decoded(encoded text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -45,9 +45,9 @@ END;
 
 -- PL/Proxy
 
--- How it connects to each shard's server, in their order: as the role that asks, not as who moves shards. A shard on no node
--- is said to be on the first: that refuses it, and says why. PL/Proxy adds the role where `user=` is nowhere in the string, so
--- it must not be in a value.
+-- Returns the connection string of each shard, in the shards' order. It contains no user, so PL/Proxy connects as the calling
+-- role. A shard without a node gets the first node, which refuses the shard and says why. PL/Proxy adds the role only if the
+-- text `user=` is absent, so equals signs in values are escaped.
 CREATE OR REPLACE FUNCTION insta_ids_internal.plproxy_partitions() RETURNS SETOF text
     STABLE PARALLEL SAFE LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -108,7 +108,7 @@ BEGIN
             DETAIL = 'That role could have others call what it likes.',
             HINT = 'Make it your own by ALTER ... OWNER TO, or drop it.';
     END IF;
-    -- Of another cluster they return nothing, which PL/Proxy reports.
+    -- For other clusters, these functions return nothing, and PL/Proxy reports that.
     EXECUTE format($f$
         CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer
             STABLE LANGUAGE sql
@@ -129,7 +129,8 @@ COMMENT ON FUNCTION insta_ids.install_plproxy(text) IS 'makes the functions by w
 
 -- PgDog
 
--- A node's lines are its server's; a schema's lead there. JSON's strings are TOML's.
+-- The configuration has an entry for each node. Other entries lead to the nodes: one for each schema, or one for each of these
+-- columns. Strings of JSON are also strings of TOML.
 CREATE OR REPLACE FUNCTION insta_ids.export_pgdog(database text, id_columns text[] DEFAULT '{}', key_columns text[] DEFAULT '{}')
     RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

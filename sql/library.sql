@@ -1,7 +1,7 @@
--- The library: what it offers to the extension's own SQL, and what is asked of the server in many places.
+-- The library: what it offers to the extension's own SQL, and questions to the server that many files ask.
 
--- The readers and next_id under names of the extension's own schema. The schema that users chose for them may have other
--- functions of these names, and may be renamed: bodies in PL/pgSQL look functions up by name.
+-- Readers of ids and next_id, under names in the extension's own schema. PL/pgSQL looks functions up by name. The schema that
+-- users chose for the extension may contain other functions of these names, and it may be renamed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_time(id bigint, layout @extschema@.id_layout) RETURNS timestamptz
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_time_layout_wrapper';
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_shard(id bigint, layout @extschema@.id_layout) RETURNS integer
@@ -13,14 +13,13 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.id_max(at timestamptz, layout @ext
 CREATE OR REPLACE FUNCTION insta_ids_internal.next_id(shard integer, sequence regclass, layout @extschema@.id_layout) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_id_layout_wrapper';
 
--- A layout from its text.
+-- Returns a layout from its text.
 CREATE OR REPLACE FUNCTION insta_ids_internal.layout(layout text) RETURNS @extschema@.id_layout
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN layout::@extschema@.id_layout;
 
--- The name of the schema that next_id is in, quoted: for statements that name its functions. In PL/pgSQL, as the next one, as
--- they are called for each shard: in PL/pgSQL expressions, functions in SQL are planned anew each time, and keep the memory
--- of that until the transaction ends.
+-- Returns the quoted name of the schema that contains next_id. This function and creators() are in PL/pgSQL, because they are
+-- called for each shard. PL/pgSQL plans an SQL function anew at each call, and keeps that memory until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -31,8 +30,8 @@ BEGIN
 END
 $$;
 
--- The roles that may create objects in a schema though they are no superusers, or NULL if there is none: a function of
--- theirs can be taken for one of the extension's wherever that is not called by its full name and types.
+-- Returns the roles that may create objects in a schema and are not superusers, or NULL if there are none. PostgreSQL may call
+-- a function of these roles instead of the extension's if a call does not give the full name and types.
 CREATE OR REPLACE FUNCTION insta_ids_internal.creators(schema name) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -52,54 +51,55 @@ BEGIN
 END
 $$;
 
--- Locks a table, foreign table or sequence, in a mode named as in SQL, until the transaction ends.
+-- Locks a table, foreign table or sequence until the transaction ends. `mode` is like `ACCESS EXCLUSIVE`.
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relation(relation oid, mode text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_relation_wrapper';
 
--- Whether a table has rows of its own. Runs nothing of its owner's.
+-- Returns whether a table has rows, without those of its child tables. It runs no code of the table's owner.
 CREATE OR REPLACE FUNCTION insta_ids_internal.has_rows("table" oid) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'has_rows_wrapper';
 
--- The last value that a sequence gave out, or its first. Runs nothing of its owner's, and keeps no lock of a statement that
--- failed, as nextval and pg_sequence_last_value do.
+-- Returns the last value that a sequence gave out, or its start value. It runs no code of the sequence's owner. If the
+-- statement fails, it keeps no lock; nextval and pg_sequence_last_value would keep one.
 CREATE OR REPLACE FUNCTION insta_ids_internal.last_value(sequence oid) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'last_value_wrapper';
 
--- Of the ids in a column of one table, not of its children: how many there are, the oldest and the newest, and those that are
--- negative, of another shard, or at least `beyond`. Of all rows, or of the two at the ends of an index, if there is one.
+-- Counts the ids in a column of one table, without its child tables. `negative` ids are below 0, `strange` ones are of another
+-- shard, and `future` ones are from `beyond` on. Unless `every_row` is true, it reads only the least and greatest id, and only
+-- from an index.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
         "table" oid, "column" text, shard integer, layout @extschema@.id_layout, beyond bigint, every_row boolean)
     RETURNS TABLE (ids bigint, oldest bigint, newest bigint, negative bigint, a_negative bigint, strange bigint, a_strange bigint,
         future bigint, newest_future bigint)
     VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'survey_ids_wrapper';
 
--- The number of rows that a table has, without its children, and if `hashed` the sum of their hashes: the same for the same
--- rows, on each server.
+-- Returns the number of rows of a table, without its child tables, and if `hashed` is true, the sum of their hashes. The same
+-- rows give the same sum on each server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_rows("table" oid, hashed boolean, OUT rows bigint, OUT hash bigint) RETURNS SETOF record
     VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'survey_rows_wrapper'
-    -- Rows are compared as texts.
+    -- A row's hash comes from its text, which depends on these settings.
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
     SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64';
 
--- The hash of each row of a table.
+-- Returns the hash of each row of a table.
 CREATE OR REPLACE FUNCTION insta_ids_internal.row_hashes("table" oid) RETURNS bigint[]
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'row_hashes_wrapper'
-    -- As survey_rows.
+    -- The settings are those of survey_rows.
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
     SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64';
 
--- Keeps others from renaming the schema of a relation until the transaction ends. With a lock on the relation, nobody gives
--- its qualified name to another one. For members of the role that owns the relation.
+-- Locks the schema of a relation until the transaction ends, so that other sessions cannot rename it. With a lock on the
+-- relation, its qualified name stays the same. Only members of the role that owns the relation may call this.
 CREATE OR REPLACE FUNCTION insta_ids_internal.hold_schema_of(relation oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'hold_schema_of_wrapper';
 
--- Runs a command with the rights of the role that owns a relation, and nobody else's: for what makes PostgreSQL run code that
--- the role has put into its tables. For members of that role, who hold the names in the command.
+-- Runs a command with only the rights of the role that owns a relation, because the command may run code of that role. Only
+-- members of that role may call this. The caller holds locks on the names in the command.
 CREATE OR REPLACE FUNCTION insta_ids_internal.as_owner(relation oid, command text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'as_owner_wrapper';
 
--- The value of one of the extension's settings. PostgreSQL does not know them before the session has loaded the library,
--- which a call of one of its functions does.
+-- Returns the value of one of the extension's settings. PostgreSQL knows these settings only after the session has loaded the
+-- library, so this function calls the library first.
 CREATE OR REPLACE FUNCTION insta_ids_internal.setting(name text) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -109,7 +109,7 @@ BEGIN
 END
 $$;
 
--- Refuses a transaction whose snapshot is older than the locks it takes: it does not see what others wrote before.
+-- Raises an error unless the transaction is READ COMMITTED. An older snapshot misses what others committed before the locks.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_read_committed() RETURNS void
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -124,7 +124,7 @@ BEGIN
 END
 $$;
 
--- The functions that all ids come from.
+-- Returns the functions that generate ids.
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_functions() RETURNS oid[]
     STABLE PARALLEL SAFE LANGUAGE sql
     RETURN ARRAY[
@@ -133,26 +133,27 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.id_functions() RETURNS oid[]
         '@extschema@.next_ids(integer, regclass, integer)'::regprocedure,
         '@extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout)'::regprocedure]::oid[];
 
--- The last argument of next_id, where it is not the default.
+-- Returns the last argument of a call of next_id, as text. It is empty for the default layout.
 CREATE OR REPLACE FUNCTION insta_ids_internal.layout_argument(layout @extschema@.id_layout) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN CASE WHEN layout OPERATOR(@extschema@.=) 'instagram'::@extschema@.id_layout THEN ''
         ELSE pg_catalog.format(', %L::%s.id_layout', layout, insta_ids_internal.extension_schema()) END;
 
--- Gives back the memory of what the session has cached of the catalog, if that is much.
+-- Frees what the session has cached of the catalog, if that is much.
 CREATE OR REPLACE FUNCTION insta_ids_internal.limit_catalog_cache() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'limit_catalog_cache_wrapper';
 
--- Locks a relation until the transaction ends, in the weakest mode that keeps others from renaming it, from moving it to
--- another schema and from dropping it.
+-- Locks a relation until the transaction ends, so that other sessions cannot rename or drop it or change its schema. It takes
+-- the weakest lock that prevents this.
 CREATE OR REPLACE FUNCTION insta_ids_internal.hold_name(relation oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'hold_name_wrapper';
 
--- Lets nobody make anything in a schema until the transaction ends; of who may make something in it.
+-- Locks a schema until the transaction ends, so that other sessions cannot create anything in it. Raises an error unless the
+-- caller may create objects in the schema.
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_schema(schema oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
 
--- What the two servers agree on is on disk before the other hears of it, also on a synchronous standby.
+-- Makes the commit wait until it is on disk, here and on synchronous standbys, before another server learns of it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.commit_durably() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC

@@ -1,8 +1,8 @@
--- Other nodes, asked by dblink.
+-- Questions to other nodes, by dblink.
 
--- Driving
+-- Connections
 
--- Connects this session to another node, by dblink.
+-- Connects this session to another node. Raises an error unless the node is on the map and has the extension.
 CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -12,10 +12,10 @@ BEGIN
     PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node();
     EXECUTE format('SELECT %I.dblink_connect(''insta_ids'', %L)', dblink, (
         SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = connect_node.node));
-    -- Whatever is set for the role there.
+    -- The role may have other settings there.
     EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
         'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
-    -- Where a connection string leads is for whom to say who may write the map; what is called there is the extension's.
+    -- Roles that write the map choose where a connection string leads. The functions called there must be the extension's.
     IF insta_ids_internal.ask_node('SELECT to_jsonb(count(*)) FROM pg_extension e WHERE e.extname = ''insta_ids''') <> '1' THEN
         PERFORM insta_ids_internal.disconnect_node();
         RAISE EXCEPTION USING
@@ -26,7 +26,7 @@ BEGIN
 END
 $$;
 
--- Ends the connection to another node.
+-- Closes the connection to another node, if there is one.
 CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -41,7 +41,7 @@ BEGIN
 END
 $$;
 
--- Schema of the extension dblink.
+-- Returns the schema of the extension dblink. Raises an error if dblink is not installed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.dblink_schema() RETURNS name
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -58,8 +58,7 @@ BEGIN
 END
 $$;
 
--- Asks the node that this session is connected to by a query of one value; or, if the answer takes long, begins to ask and
--- waits later.
+-- Runs a query on the connected node, and returns its one value.
 CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -72,7 +71,7 @@ BEGIN
 END
 $$;
 
--- Asks the node that this session is connected to, without waiting for the answer.
+-- Sends a query to the connected node, without waiting for the answer. await_node() returns the answer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -81,7 +80,7 @@ BEGIN
 END
 $$;
 
--- Answer to what begin_to_ask_node asked.
+-- Waits for the answer to the query of begin_to_ask_node(), and returns it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.await_node() RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -91,22 +90,22 @@ DECLARE
     answer jsonb;
     is_busy boolean;
 BEGIN
-    -- Not by dblink, which cannot be cancelled while it waits before PostgreSQL 17.
+    -- Before PostgreSQL 17, dblink cannot be cancelled while it waits for an answer.
     LOOP
         EXECUTE format('SELECT %I.dblink_is_busy(''insta_ids''::text) = 1', insta_ids_internal.dblink_schema()) INTO is_busy;
         EXIT WHEN NOT is_busy;
         PERFORM insta_ids_internal.wait_ms(2);
     END LOOP;
     EXECUTE get_result INTO answer;
-    -- With the end of the results, the connection is free again.
+    -- The connection can be used again only after the end of the results.
     EXECUTE get_result;
     RETURN answer;
 END
 $$;
 
--- Whether the servers agree
+-- Agreement of the servers
 
--- Asks every node of the map, also this one.
+-- Asks every node of the map, including this one.
 CREATE OR REPLACE FUNCTION insta_ids.check_fleet() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -160,7 +159,7 @@ BEGIN
     WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
     ORDER BY a.key;
 
-    -- Where none of the two has one, each shard is minted for on one server.
+    -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
     RETURN QUERY
     SELECT 'error', 'same_writer_slot', quote_ident(a.key),
            format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',

@@ -1,13 +1,14 @@
 -- Partitions by time.
 
--- Who was granted INSERT and DELETE, to make partitions of own tables, was not given those of others.
+-- Raises an error unless the role has the rights of the owner of the table. INSERT and DELETE on partitioned_table are for a
+-- role's own tables only.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_table_owner() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     other text;
 BEGIN
-    -- What is remembered of a table that is gone can be deleted by anyone, but nothing of one that is yet to come.
+    -- A row about a dropped table may be deleted by all roles. A new row about a missing table is refused.
     SELECT coalesce(c.relname, p.parent::text) INTO other
     FROM unnest(ARRAY[OLD.parent, NEW.parent]) p (parent)
     LEFT JOIN pg_class c ON c.oid = p.parent
@@ -23,7 +24,7 @@ $$;
 CREATE OR REPLACE TRIGGER check_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.partitioned_table
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner();
 
--- For all roles: it reads the catalog alone.
+-- All roles may call this function, but few may read partitioned_table. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.partitions(parent regclass)
     RETURNS TABLE (partition regclass, ids int8range, times tstzrange)
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -74,8 +75,8 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.partitions(regclass) IS 'partitions of a table, with their ids and times';
 
--- The time zone and the layout of a table's partitions: those of the first call, in which they are written down. Raises an error
--- if another one is asked for. NULL as the layout asks for that of the first call.
+-- Returns the time zone and the layout of a table's partitions. The first call records them, and a later call with others
+-- raises an error. In later calls, the session's TimeZone and a NULL layout stand for the recorded ones.
 CREATE OR REPLACE FUNCTION insta_ids_internal.remember_partitioned_table(
         parent regclass, timezone text, layout @extschema@.id_layout)
     RETURNS insta_ids_internal.partitioned_table
@@ -116,15 +117,15 @@ BEGIN
 END
 $$;
 
--- The partitions of a length that begin before `last`, from the one that holds `first` on: what their names end in, from when to
--- when they are, and their ids. Months and days are counted in local time, what is shorter in time that passes.
+-- Returns the partitions of length `every` from the one that contains `first` on, as far as they begin before `last`. `suffix`
+-- is the end of a partition's name. Months and days follow local time, and shorter lengths are elapsed time.
 CREATE OR REPLACE FUNCTION insta_ids_internal.partition_bounds(
         every interval, first timestamptz, last timestamptz, timezone text, layout @extschema@.id_layout)
     RETURNS TABLE (suffix text, lo timestamptz, hi timestamptz, ids int8range)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- From PostgreSQL 17 on there are infinite intervals, which have no parts.
+    -- From PostgreSQL 17 on, intervals can be infinite, and these have no parts.
     finite CONSTANT interval := CASE WHEN isfinite(every) THEN every END;
     months CONSTANT integer := extract(year FROM finite) * 12 + extract(month FROM finite);
     days CONSTANT integer := extract(day FROM finite);
@@ -166,7 +167,7 @@ BEGIN
     ELSE
         local := date_bin(every, local, origin);
     END IF;
-    -- One early: where clocks show a midnight twice, the day begins at the second.
+    -- The loop begins one partition early: where clocks show a midnight twice, the day begins at the second one.
     local := local - every;
     LOOP
         lo := greatest(local AT TIME ZONE zone, epoch);
@@ -181,14 +182,15 @@ BEGIN
         hi := local AT TIME ZONE zone;
         CONTINUE WHEN hi <= first;
         ids := int8range(insta_ids_internal.id_min(lo, layout), insta_ids_internal.id_min(hi, layout));
-        -- A day that a zone left out when it went over the date line is empty, as is a time within a unit of the layout.
+        -- A day that a zone skipped at the date line is empty. So is a time within one unit of the layout.
         CONTINUE WHEN isempty(ids);
         RETURN NEXT;
     END LOOP;
 END
 $$;
 
--- Creates a partition for these ids, and attaches it with the rights of the parent's owner. The caller has locked the parent.
+-- Creates the partition for `ids`, attaches it with the rights of the parent's owner, and returns it. The caller has locked the
+-- parent. Raises an error if the default partition has rows for it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.add_partition(parent regclass, name text, ids int8range) RETURNS regclass
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -207,7 +209,8 @@ BEGIN
     LEFT JOIN pg_am m ON m.oid = c.relam
     WHERE c.oid = parent;
     partition := format('%I.%I', facts.nspname, name);
-    -- Not PARTITION OF, which would lock the parent against everybody. Identity and indexes come with ATTACH.
+    -- CREATE TABLE ... PARTITION OF would lock readers and writers of the parent out. ATTACH PARTITION adds the identity and
+    -- the indexes.
     EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED', partition, parent)
         || ' INCLUDING STORAGE INCLUDING COMPRESSION)'
         || coalesce(' USING ' || quote_ident(facts.amname), '')
@@ -246,7 +249,7 @@ DECLARE
     name text;
     other record;
 BEGIN
-    -- It is not STRICT, as the layout may be NULL.
+    -- The function is not STRICT, because the layout may be NULL.
     IF num_nulls(parent, every, first, last, timezone) > 0 THEN
         RETURN;
     END IF;
@@ -257,16 +260,16 @@ BEGIN
             MESSAGE = 'first is later than last',
             DETAIL = format('They are %s and %s.', first, last);
     END IF;
-    -- Refuses a table that is not partitioned by ids.
+    -- Raises an error unless the table is partitioned by ids.
     PERFORM insta_ids.partitions(parent);
-    -- The lock of ATTACH PARTITION: writers and readers go on. Other calls wait, and then find the partitions of this one.
+    -- ATTACH PARTITION takes the same lock. Readers and writers go on. Other calls wait, and then find the new partitions.
     PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
     PERFORM insta_ids_internal.hold_schema_of(parent);
     remembered := insta_ids_internal.remember_partitioned_table(parent, timezone, layout);
-    -- Refuses times that ids do not hold, before anything is created.
+    -- Raises an error for times that ids cannot have, before anything is created.
     PERFORM insta_ids_internal.id_min(first, remembered.layout), insta_ids_internal.id_min(last, remembered.layout);
     present := ARRAY(SELECT p.ids FROM insta_ids.partitions(parent) p);
-    -- There is one at most.
+    -- PostgreSQL allows at most one.
     SELECT c.relname, p.ids INTO pending
     FROM insta_ids.partitions(parent) p
     JOIN pg_inherits h ON h.inhrelid = p.partition AND h.inhdetachpending
@@ -282,7 +285,7 @@ BEGIN
                 HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
         END IF;
         CONTINUE WHEN wanted.ids = ANY (present);
-        -- A cast to name cuts between characters.
+        -- A cast to name does not cut characters in two.
         name := (SELECT substr((wanted.suffix || c.relname)::name, length(wanted.suffix) + 1) || wanted.suffix
             FROM pg_class c WHERE c.oid = parent);
         IF wanted.ids && ANY (present) THEN
@@ -313,7 +316,7 @@ DECLARE
     dropped record;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
-    -- Refuses what is no such parent.
+    -- Raises an error unless the table is partitioned by ids.
     PERFORM insta_ids.partitions(parent);
     PERFORM insta_ids_internal.lock_relation(parent, 'SHARE UPDATE EXCLUSIVE');
     PERFORM insta_ids_internal.hold_schema_of(parent);
@@ -325,7 +328,7 @@ BEGIN
                 'time zone and layout of "%s" are not known', (SELECT c.relname FROM pg_class c WHERE c.oid = parent)),
             HINT = 'Call insta_ids.create_partitions first, with the layout of its ids.';
     END IF;
-    -- Before the first id there is nothing to drop.
+    -- There is nothing to drop before the time of the first id.
     bound := insta_ids_internal.id_min(greatest(before, insta_ids_internal.id_time(0::bigint, layout)), layout);
     referred := EXISTS (SELECT FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = parent);
     FOR dropped IN
@@ -337,14 +340,14 @@ BEGIN
         ORDER BY p.ids
     LOOP
         IF dropped.pending THEN
-            -- Who detaches it may want to keep it.
+            -- The role that detaches the partition may want to keep it.
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('partition "%s" is being detached', dropped.relname),
                 HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
         END IF;
         IF referred THEN
-            -- Foreign keys depend on each partition; detaching checks that no row does.
+            -- Foreign keys to the parent depend on each partition. DETACH checks that no row refers to this one.
             PERFORM insta_ids_internal.as_owner(parent, format('ALTER TABLE %s DETACH PARTITION %s', parent, dropped.name));
         END IF;
         EXECUTE format('DROP %s %s', CASE dropped.relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END, dropped.name);

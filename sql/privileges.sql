@@ -1,4 +1,4 @@
--- Privileges, after everything that they are of.
+-- Privileges. This file comes after all objects to which it grants privileges.
 --
 -- Everybody may execute every function, as is usual in PostgreSQL. A function has the rights of its caller, unless it is a
 -- SECURITY DEFINER function that says why. Nearly all functions need tables that only some roles may use, in a schema that
@@ -11,11 +11,11 @@ REVOKE EXECUTE ON FUNCTION insta_ids.advance_clock, insta_ids.reset_clock, insta
     insta_ids.acquire_writer_slot, insta_ids.create_ticket_server, insta_ids.install_plproxy, insta_ids.grant_provisioning
     FROM PUBLIC;
 REVOKE EXECUTE ON PROCEDURE insta_ids.move_shards, insta_ids.move_abort FROM PUBLIC;
--- Both show what PostgreSQL shows to few roles.
+-- PostgreSQL shows what these two return to few roles only.
 REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.connected_standbys FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
--- For pg_dump by the database's owner.
+-- The owner of the database can run pg_dump.
 GRANT USAGE ON SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON SEQUENCE insta_ids_internal.lease TO pg_database_owner;

@@ -1,7 +1,7 @@
--- Provisioning: what roles need that administer shards and are no superusers.
+-- Provisioning: privileges for roles that manage shards without being superusers.
 
--- Lets a role set up, create, migrate, check, adopt, map, fence and drop shards, and offer them to another server: with it
--- comes USAGE on the extension's own schema. The privilege to create schemas in the database is not part of it.
+-- Grants a role what it needs to set up, create, migrate, check, adopt, map, fence and drop shards, and to offer them to
+-- another server. This includes USAGE on the extension's own schema, but not the privilege to create schemas in the database.
 CREATE OR REPLACE FUNCTION insta_ids.grant_provisioning(role regrole) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

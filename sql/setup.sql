@@ -1,8 +1,8 @@
--- Setting up: how many shards there are, what their schemas are called, which layout their ids have.
+-- Setup: the number of shards, the names of their schemas, and the layout of their ids.
 CREATE OR REPLACE VIEW insta_ids.config AS SELECT c.shards, c.prefix, c.layout FROM insta_ids_internal.config c;
 COMMENT ON VIEW insta_ids.config IS 'what init set up: number of shards, prefix of their schemas, layout of their ids';
 
--- Keeps what init set up from being changed.
+-- Refuses changes of what init set up.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_config_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,8 +16,8 @@ $$;
 CREATE OR REPLACE TRIGGER keep BEFORE UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.config
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_config_change();
 
--- Keeps what is written down of shards to who owns their schemas. A row that somebody else has forged would have a superuser's
--- call drop or fence a schema with rows. What is written of a schema that is not there would be of whoever makes it later.
+-- Refuses rows about shards unless the role has the rights of the owner of the shards' schemas. A forged row could make a
+-- superuser's call drop or fence a schema. New rows about a missing schema are refused, because another role could create it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_shard_owner() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -25,19 +25,20 @@ DECLARE
     prefix name;
     other name;
 BEGIN
-    -- A restore loads the tables in any order.
+    -- A restore by a superuser may load rows before their schemas exist.
     IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         RETURN coalesce(NEW, OLD);
     END IF;
     prefix := (insta_ids_internal.require_config()).prefix;
-    -- Of a schema that is gone, nothing is left to protect; and what is left of a moved shard has another name.
+    -- An old row about a missing schema may change, because nothing is left to protect. A departed shard's schema has another
+    -- name.
     SELECT min(s.schema) INTO other
     FROM (VALUES (to_jsonb(OLD), false), (to_jsonb(NEW), true)) w (written, is_new)
     CROSS JOIN LATERAL (
         SELECT prefix || s.shard, true, w.is_new AND TG_TABLE_NAME <> 'departed_shard'
         FROM jsonb_array_elements_text(coalesce(w.written -> 'shards', jsonb_build_array(w.written -> 'shard'))) s (shard)
         UNION ALL
-        -- A move keeps others from what is between its first and last shard.
+        -- A move blocks other commands on all shards of its range, so all of these count.
         SELECT prefix || s.shard, true, false
         FROM insta_ids_internal.shard s
         WHERE s.shard BETWEEN (w.written ->> 'first')::integer AND (w.written ->> 'last')::integer
@@ -58,24 +59,24 @@ END
 $$;
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.shard
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
--- As all triggers that keep rows to some roles: also in sessions that apply changes of another server.
+-- All triggers that check roles also fire in sessions that apply changes of another server.
 ALTER TABLE insta_ids_internal.shard ENABLE ALWAYS TRIGGER require_owner;
 
--- The shards of this database, and their schemas.
+-- The shards of this database, and their schemas. oid is NULL if the schema is missing.
 CREATE OR REPLACE VIEW insta_ids_internal.shard_schema AS
 SELECT s.shard, p.schema, n.oid
 FROM insta_ids_internal.shard s
 CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
 LEFT JOIN pg_namespace n ON n.nspname = p.schema;
 
--- What rows and values of shards are in: tables, also foreign ones, and sequences.
+-- The relations of shards that contain rows or values: tables, foreign tables and sequences.
 CREATE OR REPLACE VIEW insta_ids_internal.shard_relation AS
 SELECT s.shard, s.schema, c.relname AS name, c.oid::regclass AS relation, c.relkind AS kind,
        c.relpersistence AS persistence, c.relispartition AS is_partition
 FROM insta_ids_internal.shard_schema s
 JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f', 'S');
 
--- What init set up.
+-- Returns what init set up. Raises an error if init was not called.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_config() RETURNS insta_ids.config
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -100,7 +101,7 @@ CREATE OR REPLACE FUNCTION insta_ids.init(
 AS $$
 DECLARE
     config insta_ids.config;
-    -- An id of ones has the last shard.
+    -- The shard number is greatest if all bits of the id are 1.
     last integer := insta_ids_internal.id_shard((-1)::bigint, layout);
     longest integer := current_setting('max_identifier_length');
     taken record;
@@ -151,7 +152,7 @@ COMMENT ON FUNCTION insta_ids.init(integer, name, @extschema@.id_layout) IS
 
 CREATE OR REPLACE FUNCTION insta_ids.shard_of(key bigint, shards integer) RETURNS integer
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shard_of_wrapper';
--- By its bytes, whatever its collation is.
+-- The key's bytes are hashed, so the result does not depend on its collation.
 CREATE OR REPLACE FUNCTION insta_ids.shard_of(key text, shards integer) RETURNS integer
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids.shard_of(pg_catalog.hashtextextended(key COLLATE pg_catalog."C", 0), shards);
@@ -172,7 +173,7 @@ COMMENT ON FUNCTION insta_ids.shard_of(bigint, integer) IS 'shard of a key: the 
 COMMENT ON FUNCTION insta_ids.shard_of(text, integer) IS 'shard of a key: its hash modulo the number of shards';
 COMMENT ON FUNCTION insta_ids.shard_of(uuid, integer) IS 'shard of a key: its hash modulo the number of shards';
 
--- Runs with the rights of its owner: everybody may call it, and few may name what it calls.
+-- All roles may call this function, but few may use what it calls. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.schema_of(shard integer) RETURNS name
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -201,7 +202,7 @@ ALTER TABLE insta_ids_internal.departed_shard ENABLE ALWAYS TRIGGER require_owne
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.fence
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
 ALTER TABLE insta_ids_internal.fence ENABLE ALWAYS TRIGGER require_owner;
--- A failure is also noted of shards of others.
+-- A role may record a failure in a shard of another owner.
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT ON insta_ids_internal.shard_migration
     FOR EACH ROW WHEN (NEW.message IS NULL) EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
 CREATE OR REPLACE TRIGGER require_owner_before BEFORE UPDATE OR DELETE ON insta_ids_internal.shard_migration

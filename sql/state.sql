@@ -1,5 +1,6 @@
--- State: the schemas, types and tables of the extension. This file, ids/layouts.sql, created.sql and privileges.sql run once.
--- All other files only have definitions that can be replaced; an update runs them again. What is here changes by a step that is written by hand.
+-- State: the schemas, types and tables of the extension. An update changes them by a step that is written by hand. Most other
+-- files contain only definitions that can be replaced; an update runs these again. ids/layouts.sql, created.sql and
+-- privileges.sql run once.
 DO $$
 DECLARE
     taken CONSTANT pg_catalog.name := (
@@ -28,19 +29,19 @@ BEGIN
 END
 $$;
 
--- What users call. Its owner is who creates the extension, and nobody else can create anything in it.
+-- What users call. The role that creates the extension owns this schema, and other roles have no CREATE privilege on it.
 CREATE SCHEMA insta_ids;
 COMMENT ON SCHEMA insta_ids IS 'administration of insta_ids';
--- The extension's own tables. Nobody without USAGE on it can name one of them, so nobody can queue for a lock on it:
--- a statement such as CREATE TRIGGER waits for its lock before PostgreSQL looks at privileges.
+-- The extension's own tables. A role without USAGE on this schema cannot name them, and so cannot wait for a lock on them.
+-- CREATE TRIGGER, for example, waits for its lock before PostgreSQL checks privileges.
 CREATE SCHEMA insta_ids_internal;
 COMMENT ON SCHEMA insta_ids_internal IS 'what the extension alone uses';
 
--- Written by the library alone, and dumped with its value.
+-- The lease. Only the library writes it. A dump contains its value.
 CREATE SEQUENCE insta_ids_internal.lease;
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.lease', '');
 
--- One row, from init on.
+-- What init set up. The table has no row before init, and one row afterwards.
 CREATE TABLE insta_ids_internal.config (
     shards integer NOT NULL,
     prefix name NOT NULL,
@@ -56,14 +57,14 @@ CREATE TABLE insta_ids_internal.shard (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard', '');
 
--- The zone in which each parent's partitions begin and end, and the layout of its ids.
+-- Tables with partitions by time: the time zone in which the partitions begin and end, and the layout of the ids.
 CREATE TABLE insta_ids_internal.partitioned_table (
     parent regclass PRIMARY KEY,
     timezone text NOT NULL,
     layout @extschema@.id_layout NOT NULL
 );
--- A parent that was dropped is dumped as a number, and that can be another table's where it is restored; a temporary
--- one is not there.
+-- A dump leaves out dropped and temporary tables. It would contain the OID of a dropped table as a number, and after the
+-- restore this OID may belong to another table.
 SELECT pg_catalog.pg_extension_config_dump(
     'insta_ids_internal.partitioned_table',
     $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = parent AND c.relpersistence <> 't')$$);
@@ -75,7 +76,7 @@ CREATE TABLE insta_ids_internal.node (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.node', '');
 
--- Without a foreign key, as a restore by several jobs loads the tables in any order.
+-- This table has no foreign key, because a parallel restore loads the tables in any order.
 CREATE TABLE insta_ids_internal.assignment (
     first integer PRIMARY KEY CHECK (first >= 0),
     last integer NOT NULL CHECK (last >= first),
@@ -84,19 +85,18 @@ CREATE TABLE insta_ids_internal.assignment (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.assignment', '');
 
--- One row, from the first change on. Sessions read all of the map again when this table is said to have changed.
+-- The version of the map, in one row from the first change on. Invalidating this table makes all sessions read the map again.
 CREATE TABLE insta_ids_internal.map (
     version bigint NOT NULL
 );
 CREATE UNIQUE INDEX map_once ON insta_ids_internal.map ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.map', '');
--- It has no primary key, without which a publication of all tables would let nobody change it.
+-- The table has no primary key. With a publication of all tables, PostgreSQL would refuse to update it without this setting.
 ALTER TABLE insta_ids_internal.map REPLICA IDENTITY FULL;
 
--- Moves, on both servers, until they have ended. On the source the step is offered, then fenced; on the target it is prepared,
--- copying, handed over.
+-- Open moves. On the source, the step is offered, then fenced. On the target, it is prepared, then copying, then handed over.
 CREATE TABLE insta_ids_internal.move (
-    -- Of the publication and the subscription, too.
+    -- The publication and the subscription have the same name.
     name name PRIMARY KEY CHECK (name = concat('insta_ids_', first, '_', last)),
     id uuid NOT NULL,
     first integer NOT NULL,
@@ -107,37 +107,38 @@ CREATE TABLE insta_ids_internal.move (
     from_node name NOT NULL,
     to_node name NOT NULL,
     has_slot boolean NOT NULL DEFAULT false,
-    -- On the source, how often it was fenced; on the target, up to which of these fences a hand-over is refused.
+    -- On the source: how often the move was fenced. On the target: a hand-over by this or an earlier fence is refused.
     fences integer NOT NULL DEFAULT 0,
     bytes bigint NOT NULL,
     step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
-    -- On the source, what rows and values were in when the move began.
+    -- On the source: the tables and sequences of the shards when the move began.
     relations oid[],
-    -- On the source, the transaction of the fence, and then what the target goes on from.
+    -- On the source: the transaction that fenced the shards.
     fenced_by xid8,
-    -- And the standbys that were connected then.
+    -- On the source: the standbys that were connected when the shards were fenced.
     standbys text[],
+    -- On the source: what the target needs for the hand-over. See move_mark.
     mark jsonb,
     started_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     step_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.move', '');
 
--- How moves have ended: on the target handed over or cancelled, on the source handed over or withdrawn. Only one of the two
--- can come of a move on the target, whoever drives it. Never forgotten: who has slept through it may come at any time.
+-- How moves have ended: handed over or cancelled on the target, handed over or withdrawn on the source. On the target, each
+-- move has one outcome, no matter how many sessions work on it. Rows stay forever, because an old offer can arrive at any time.
 CREATE TABLE insta_ids_internal.move_outcome (
     id uuid PRIMARY KEY,
     outcome text NOT NULL CHECK (outcome IN ('handed over', 'withdrawn', 'cancelled')),
-    -- The shards of the move; NULL if it was cancelled where it was not known.
+    -- The shards of the move. NULL if the move was cancelled on a target that did not know it.
     shards integer[] CHECK (shards IS NOT NULL OR outcome = 'cancelled'),
-    -- Of one that was cancelled: what the source has to drop; NULL if it was not known here.
+    -- For a cancelled move, the slots that the source must drop. NULL if this server did not know the move.
     table_slots name[] CHECK (table_slots IS NULL OR shards IS NOT NULL),
     at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.move_outcome', '');
 
--- Shards that have left, and what is still here of them, until it is dropped. They come back by a move alone, not by a map
--- from before.
+-- Shards that have moved away. `schema` names what is left of the shard, and is NULL after that was dropped. A departed shard
+-- can return only by a move: an older map must not assign it to this node again.
 CREATE TABLE insta_ids_internal.departed_shard (
     shard integer PRIMARY KEY,
     schema name,
@@ -146,19 +147,19 @@ CREATE TABLE insta_ids_internal.departed_shard (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.departed_shard', '');
 
--- A shard that moves is altered by nobody from the first step on; and nothing is written to it once it is closed.
+-- Shards that move or are fenced. They cannot be altered, and if is_closed is true, they cannot be written to.
 CREATE TABLE insta_ids_internal.fence (
     shard integer PRIMARY KEY,
     is_closed boolean NOT NULL,
-    -- Where it moves to.
+    -- The node to which the shard moves. NULL if the shard does not move.
     to_node name,
     since timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    -- Of a shard that was offered: the server's timeline then.
+    -- The timeline of the server at the offer. NULL if the shard was not offered.
     timeline integer
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.fence', '');
 
--- What this database has taken, one row; without it, slot 0 of 1. Sessions read it with the map.
+-- The writer slot that this database has taken, in one row. Without the row, it has slot 0 of 1. Sessions read it with the map.
 CREATE TABLE insta_ids_internal.writer (
     slot integer NOT NULL CHECK (slot >= 0),
     slots integer NOT NULL CHECK (slots > slot),
@@ -166,10 +167,10 @@ CREATE TABLE insta_ids_internal.writer (
 );
 CREATE UNIQUE INDEX writer_once ON insta_ids_internal.writer ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.writer', '');
--- As the map.
+-- The reason is the same as for insta_ids_internal.map.
 ALTER TABLE insta_ids_internal.writer REPLICA IDENTITY FULL;
 
--- What runs, and what was ended before it could say so.
+-- Running calls of procedures that commit in batches. The row of a call that failed stays until a later call deletes it.
 CREATE TABLE insta_ids_internal.work (
     pid integer PRIMARY KEY,
     command text NOT NULL,
@@ -181,7 +182,7 @@ CREATE TABLE insta_ids_internal.work (
     told_at timestamptz NOT NULL
 );
 
--- In the order of their numbers.
+-- Shards get the migrations in the order of these numbers.
 CREATE TABLE insta_ids_internal.migration (
     number integer PRIMARY KEY,
     name text NOT NULL UNIQUE,
@@ -189,18 +190,18 @@ CREATE TABLE insta_ids_internal.migration (
     transactional boolean NOT NULL,
     check_ids boolean NOT NULL,
     added_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    -- A name, which is the same role in another server that a dump is restored to.
+    -- A name and not an OID, because a dump may be restored to a server where the role has another OID.
     added_by name NOT NULL DEFAULT current_user
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.migration', '');
 
--- What was applied to which shard, and what failed there when it was tried last. Without foreign keys, as a restore by
--- several jobs loads the tables in any order.
+-- The migrations that were applied to each shard, and those that failed at the last attempt. This table has no foreign keys,
+-- because a parallel restore loads the tables in any order.
 CREATE TABLE insta_ids_internal.shard_migration (
     shard integer NOT NULL,
     migration integer NOT NULL,
     at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    -- Of a failure.
+    -- Only a failure has a message. statement and sqlstate can be NULL for a failure, too.
     statement integer,
     sqlstate text,
     message text,

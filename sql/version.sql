@@ -1,10 +1,10 @@
--- Versions, before everything that needs a library of this version.
+-- Versions. This file comes before all that needs a library of this version.
 
--- Version of the library that this session runs.
+-- Returns the version of the library that this session runs.
 CREATE OR REPLACE FUNCTION insta_ids_internal.library_version() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'library_version_wrapper';
 
--- Whether a version comes before another one; NULL if one is no number.
+-- Returns whether a version is older than another one. NULL if one of them does not consist of numbers.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_older(version text, other text) RETURNS boolean
     IMMUTABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN CASE
@@ -12,7 +12,7 @@ RETURN CASE
     THEN string_to_array(version, '.')::integer[] < string_to_array(other, '.')::integer[]
 END;
 
--- Functions of this version can need a library of this version, and a server keeps the library it was started with.
+-- Functions of this version may need a library of this version. A server keeps the library with which it was started.
 DO $$
 BEGIN
     IF (SELECT insta_ids_internal.is_older(insta_ids_internal.library_version(), extversion)
@@ -26,7 +26,7 @@ BEGIN
 END
 $$;
 
--- Runs with the rights of its owner: everybody may call it, and few may read the map's tables.
+-- All roles may call this function, but few may read the map's tables. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.version(OUT library text, OUT extension text, OUT map bigint)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,17 +1,17 @@
--- Writer slots: several servers mint for one shard, each the ids of its slot.
+-- Writer slots: several servers mint for the same shard, each the ids of its slot.
 
--- In force on this server: it is the setting's, from when the server started.
+-- Returns the slot that the setting had when the server started.
 CREATE OR REPLACE FUNCTION insta_ids.writer_slot() RETURNS text
     STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'writer_slot_wrapper';
 COMMENT ON FUNCTION insta_ids.writer_slot() IS
     'writer slot of this server: which ids are its, where several servers mint for one shard';
 
--- The writer slot that this database has taken, or the only one there is.
+-- Returns the writer slot that this database has taken, or 0/1, the only slot, if it has taken none.
 CREATE OR REPLACE FUNCTION insta_ids_internal.acquired_slot() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE sql
     RETURN coalesce((SELECT pg_catalog.format('%s/%s', w.slot, w.slots) FROM insta_ids_internal.writer w), '0/1');
 
--- A writer slot from its text.
+-- Returns a writer slot from its text. Raises an error if the text is not valid.
 CREATE OR REPLACE FUNCTION insta_ids_internal.parse_slot(writer_slot text, OUT slot integer, OUT slots integer)
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -30,7 +30,7 @@ BEGIN
 END
 $$;
 
--- Whether an id can be of both.
+-- Returns whether two slots can mint the same id.
 CREATE OR REPLACE FUNCTION insta_ids_internal.slots_overlap(one text, other text) RETURNS boolean
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -38,7 +38,7 @@ BEGIN ATOMIC
     FROM insta_ids_internal.parse_slot(one) a, insta_ids_internal.parse_slot(other) b;
 END;
 
--- Refuses a server that mints nothing here, as its slot has not been taken.
+-- Raises an error unless this database has taken the server's writer slot. Until then, no id can be minted here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_writer_slot() RETURNS void
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -53,7 +53,7 @@ BEGIN
 END
 $$;
 
--- A part of what the database has taken already needs no time: it is the server's own ids that were minted of it.
+-- The time may be left out for a part of a slot that this database has taken: only this server minted ids of that part.
 CREATE OR REPLACE FUNCTION insta_ids.acquire_writer_slot(until timestamptz DEFAULT NULL) RETURNS text
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -75,7 +75,7 @@ BEGIN
             HINT = format('On each that did, when it has another slot: SELECT insta_ids.release_writer_slot(%L). Where it will not'
                 || ' mint again: SELECT lease + ''1 ms'' FROM insta_ids.clock(). Give the greatest; if none did, ''-infinity''.', slot);
     END IF;
-    -- Also of a slot that was taken before: this may be a copy of a database that went on elsewhere.
+    -- A slot that was taken before also needs this, because this may be a copy of a database that went on elsewhere.
     PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
     IF slot <> taken THEN
         DELETE FROM insta_ids_internal.writer;
@@ -95,7 +95,7 @@ DECLARE
     taken CONSTANT text := insta_ids_internal.acquired_slot();
 BEGIN
     IF insta_ids_internal.slots_overlap(slot, own) OR insta_ids_internal.slots_overlap(slot, taken)
-        -- Nor by a transaction that may be rolled back.
+        -- The transaction that has taken a slot may still be rolled back.
         OR EXISTS (SELECT FROM insta_ids_internal.writer w WHERE w.taken_by = pg_current_xact_id_if_assigned())
     THEN
         RAISE EXCEPTION USING
@@ -105,7 +105,7 @@ BEGIN
             HINT = 'Set another insta_ids.writer_slot in postgresql.conf, restart the server, and take that, in a transaction'
                 || ' before: SELECT insta_ids.acquire_writer_slot().';
     END IF;
-    -- Every id of this database is of a time that its lease covers.
+    -- The lease covers the time of every id of this database.
     RETURN coalesce((SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c), '-infinity');
 END
 $$;

@@ -1,11 +1,11 @@
--- Checking: objects that differ between shards, or that are of another schema.
+-- Checks for objects that differ between shards, or that use another schema.
 
--- Columns of ids of these shards without their CHECK; defaults and functions that use what belongs to another schema.
+-- Returns columns of ids without their CHECK, and defaults and functions that use objects of another schema.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_references(shards integer[])
     RETURNS TABLE (shard integer, severity text, code text, object text, detail text, hint text)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
     SET plan_cache_mode = force_custom_plan
-    -- As in objects_of.
+    -- The reason is the same as in objects_of.
     SET standard_conforming_strings = on
 AS $$
 DECLARE
@@ -44,11 +44,11 @@ BEGIN
         WHERE u.mints AND n.number <> u.shard
         UNION ALL
         SELECT u.*, format('It uses %s, which is not of this shard.', pg_describe_object(u.refclassid, u.refobjid, 0)),
-               -- The schema before its name.
+               -- Matches the other schema before the name of the object.
                format($re$%s\.(?=%s)$re$, regexp_replace(quote_ident(n.nspname), $re$(\W)$re$, $re$\\\1$re$, 'g'),
                    regexp_replace(quote_ident(u.used), $re$(\W)$re$, $re$\\\1$re$, 'g')),
                NOT EXISTS (
-                   -- Not the function itself, which would call itself without end.
+                   -- The function itself does not count, because it would call itself without end.
                    SELECT FROM pg_proc p
                    WHERE p.pronamespace = u.namespace AND p.proname = u.used AND p.proargtypes = u.proargtypes
                        AND (p.oid <> u.oid OR u.kind <> 'function')
@@ -58,7 +58,7 @@ BEGIN
         JOIN pg_namespace n ON n.oid = u.elsewhere
         WHERE u.elsewhere <> u.namespace
             AND (u.refclassid = 'pg_class'::regclass
-                -- Functions that all shards share are as good as any, unless they make ids as the published one does.
+                -- Shards may share functions of other schemas, unless these make ids like the published function.
                 OR starts_with(n.nspname, prefix) AND substr(n.nspname, length(prefix) + 1) ~ '^[0-9]'
                 OR u.prosrc ~* 'nextval' AND u.prosrc ~* '<<|epoch')
     ), wrong AS (
@@ -93,7 +93,7 @@ BEGIN
 END
 $$;
 
--- Tells of what could not be read, each as its name, a colon and why.
+-- Returns a finding about what could not be read. Each element of `unread` is a name, a colon and the reason.
 CREATE OR REPLACE FUNCTION insta_ids_internal.unread_finding(what text, unread text[]) RETURNS SETOF insta_ids.finding
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -104,16 +104,17 @@ BEGIN ATOMIC
     WHERE pg_catalog.cardinality(unread) > 0;
 END;
 
--- What a query finds in shards, which it is told as $1: lines of texts. Or why one could not be read.
+-- Runs a query for all shards, in parts: the query gets the shards of a part as $1. Returns its lines, which are arrays of
+-- texts, or the reason why a shard could not be read.
 --
--- To write out what is stored, PostgreSQL locks the tables it speaks of. So each part is read in a subtransaction that
--- is rolled back; and one that cannot be read, as others have locked or dropped something of it, in smaller parts.
+-- To write out expressions, PostgreSQL locks the tables that they name. So each part is read in a subtransaction that is rolled
+-- back. If it fails because other sessions have locked or dropped something, smaller parts are read.
 CREATE OR REPLACE FUNCTION insta_ids_internal.read_parts(shards integer[], query text)
     RETURNS TABLE (line text[], unread text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    -- About 8000 tables and views at a time, and then their cached definitions are given back.
+    -- Each part has about 8000 tables and views. After it, the session frees their cached definitions.
     at_once CONSTANT integer := 1 + 8000 * (SELECT count(*) FROM insta_ids_internal.shard)
         / (1 + (SELECT count(*) FROM pg_class c WHERE c.relkind IN ('r', 'p', 'v', 'm')));
     size integer := at_once;
@@ -124,7 +125,7 @@ BEGIN
     WHILE place <= cardinality(shards) LOOP
         part := shards[place : place + size - 1];
         BEGIN
-            -- Of as many texts each.
+            -- array_agg requires that all lines have the same number of texts.
             EXECUTE format('SELECT array_agg(q.line) FROM (%s) q (line)', query) INTO lines USING part;
             RAISE triggered_action_exception;
         EXCEPTION
@@ -150,12 +151,13 @@ BEGIN
 END
 $$;
 
--- What differs between shards that have the same migrations. Those that are equal are looked at once.
+-- Returns findings about objects that differ between shards with the same migrations. Of the shards with the same fingerprint,
+-- only one is read.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_differences(shards integer[], fingerprints bigint[]) RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    -- Kinds of what goes with a column.
+    -- These kinds of objects belong to a column.
     of_column CONSTANT text[] := ARRAY['NOT NULL', 'default', 'expression', 'identity'];
 BEGIN
     RETURN QUERY
@@ -180,7 +182,7 @@ BEGIN
         SELECT o.applied, o.kind, o.relation, o.name, NULL, min(o.total) - sum(o.weight), NULL
         FROM objects o GROUP BY 1, 2, 3, 4
     ), norms AS (
-        -- What most have; if as many have it as have it not, it is to be there.
+        -- The norm is what most shards have. If as many shards have an object as lack it, the norm is to have it.
         SELECT DISTINCT ON (v.applied, v.kind, v.relation, v.name) v.*
         FROM variants v
         ORDER BY v.applied, v.kind, v.relation, v.name, v.weight DESC, v.definition IS NULL, v.first
@@ -188,7 +190,7 @@ BEGIN
         SELECT c.members, c.total, n.kind, n.relation, n.name, n.weight, o.definition AS here, n.definition AS elsewhere,
                CASE WHEN o.definition IS NULL THEN 'missing' WHEN n.definition IS NULL THEN 'extra' ELSE 'different' END
                AS difference,
-               -- What a column that is missing needs besides its type.
+               -- A missing column needs these besides its type.
                CASE WHEN n.kind = 'column' THEN (
                    SELECT string_agg(CASE d.kind WHEN 'default' THEN ' DEFAULT ' ELSE ' ' END || d.definition, ''
                               ORDER BY d.kind COLLATE "C")
@@ -213,7 +215,7 @@ BEGIN
                        d.weight, d.total, insta_ids_internal.in_shard(d.elsewhere, s.schema, s.shard))
                END),
            coalesce(
-               -- As in most, not in the first of many that all differ.
+               -- If the definitions differ, there is a statement only if more than half of the shards have the same one.
                CASE WHEN d.difference <> 'different' OR 2 * d.weight > d.total THEN
                    insta_ids_internal.for_owner(
                        coalesce((SELECT c.relowner FROM pg_class c WHERE c.relnamespace = s.oid
@@ -225,24 +227,24 @@ BEGIN
                'Make it as in the other shards; pg_dump --schema-only shows how it is there.')
     FROM differences d
     JOIN insta_ids_internal.shard_schema s ON s.shard = ANY (d.members)
-    -- What is of a table or column that is missing itself, or should be, goes without saying.
+    -- There are no findings about parts of a table, type or column that is missing or extra itself.
     WHERE NOT EXISTS (
         SELECT FROM differences t
         WHERE t.members = d.members AND t.difference <> 'different'
             AND (t.kind IN ('table', 'type', 'materialized view') AND t.name = d.relation
                 OR t.kind = 'column' AND d.kind = ANY (of_column) AND (t.relation, t.name) = (d.relation, d.name)))
-    -- What others need comes first.
+    -- Types and sequences come first, because other objects need them.
     ORDER BY s.shard, d.kind NOT IN ('type', 'sequence'), d.kind, d.relation, d.name;
 END
 $$;
 
--- What differs between shards, what is another's, and columns of ids without their CHECK.
+-- Returns findings about objects that differ between shards or use another schema, and about columns of ids without a CHECK.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_objects() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
     shards CONSTANT integer[] := ARRAY(SELECT s.shard FROM insta_ids_internal.shard_schema s WHERE s.oid IS NOT NULL ORDER BY 1);
-    -- One number for all that is in a shard: shards that are equal have the same.
+    -- The fingerprint is one number for all objects of a shard. Equal shards have the same fingerprint.
     fingerprints CONSTANT text := $query$
         SELECT ARRAY[s.shard, bit_xor(hashtextextended(
                    concat_ws(chr(3), o.kind, coalesce(o.relation, ''), o.name, o.definition), 0))]::text[]
@@ -257,7 +259,7 @@ BEGIN
     INTO read FROM insta_ids_internal.read_parts(shards, fingerprints) p;
     RETURN QUERY SELECT f.* FROM insta_ids_internal.check_differences(read.shards, read.fingerprints) f;
 
-    -- Of shards that are equal one is looked at; and all, if anything is found in that.
+    -- Of equal shards, one is checked first. If it has findings, the others are checked, too.
     RETURN QUERY
     WITH shards AS (
         SELECT s.shard, min(s.shard) OVER (PARTITION BY s.fingerprint) AS first
@@ -273,7 +275,7 @@ BEGIN
 END
 $$;
 
--- Tables whose rows logical replication cannot tell apart.
+-- Returns the tables whose rows logical replication cannot identify.
 CREATE OR REPLACE FUNCTION insta_ids_internal.unidentified_tables(shards integer[]) RETURNS TABLE (shard integer, relation regclass)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -292,7 +294,7 @@ BEGIN
 END
 $$;
 
--- Tables without a replica identity; indexes and constraints that are not valid.
+-- Returns findings about tables without a replica identity, and about indexes and constraints that are not valid.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_tables() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -312,7 +314,7 @@ BEGIN
     FROM insta_ids_internal.shard_schema s
     JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('i', 'I')
     JOIN pg_index i ON i.indexrelid = c.oid AND NOT i.indisvalid
-    -- One that is being made now, under this lock, is not valid yet.
+    -- An index that is being created now, under this lock, is not valid yet.
     WHERE NOT EXISTS (
         SELECT FROM pg_locks l
         WHERE l.relation = i.indrelid AND l.mode = 'ShareUpdateExclusiveLock' AND l.granted

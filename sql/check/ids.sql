@@ -1,8 +1,8 @@
--- Checking: sequences and ids.
+-- Checks of sequences and ids.
 
 -- Sequences
 
--- The sequences that next_id takes ids of shards from, in defaults and in functions of the shards.
+-- Returns the sequences from which next_id mints ids of shards, in defaults and in functions of the shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_sequences() RETURNS TABLE (shard integer, sequence oid)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -33,8 +33,8 @@ BEGIN
 END
 $$;
 
--- The last values of sequences, NULL of those that may not be read. No lock is held afterwards: each part is
--- read in a subtransaction that is rolled back.
+-- Returns the last values of the sequences that the role may read. They are NULL if reading failed. Each part is read in a
+-- subtransaction that is rolled back, so no lock remains.
 CREATE OR REPLACE FUNCTION insta_ids_internal.last_values(sequences oid[]) RETURNS TABLE (sequence oid, last_value bigint)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
@@ -62,8 +62,8 @@ BEGIN
 END
 $$;
 
--- What ids of shards are minted from: for which shards, how many values are used of how many, and when the last one is, if
--- it goes on as fast as it did on average since its shard was made, a day at least.
+-- Returns the sequences from which ids of shards are minted: their shards, and how many of their values are used and available.
+-- `runs_out` assumes the average speed since the first of the shards was created, or for one day.
 CREATE OR REPLACE FUNCTION insta_ids_internal.sequence_budget()
     RETURNS TABLE (sequence oid, name text, shards integer[], used numeric, available numeric, runs_out timestamptz)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
@@ -84,7 +84,7 @@ BEGIN
         SELECT floor(abs(v.last_value::numeric - q.seqstart) / abs(q.seqincrement::numeric)) AS used
     ) u
     CROSS JOIN LATERAL (
-        -- A negative value is an error: what is below 0 is not there to be used.
+        -- Negative values would be errors, so the values below 0 are not available.
         SELECT floor(abs(CASE WHEN q.seqincrement > 0 THEN q.seqmax ELSE greatest(q.seqmin, 0) END::numeric - q.seqstart)
             / abs(q.seqincrement::numeric)) AS available
     ) a
@@ -95,7 +95,7 @@ BEGIN
 END
 $$;
 
--- The part of check about sequences.
+-- Returns findings about sequences of ids.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_sequences() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -129,8 +129,7 @@ $$;
 
 -- Ids
 
--- Of the ids in a column, also in the table's children if every row is read or the table is partitioned: as
--- insta_ids_internal.survey_ids, of which this is the sum.
+-- Returns the sum of survey_ids over a table and its partitions. If every row is read, it includes child tables.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_column(
         relation oid, "column" name, shard integer, layout @extschema@.id_layout, beyond bigint, every_row boolean,
         OUT ids bigint, OUT oldest bigint, OUT newest bigint, OUT negative bigint, OUT a_negative bigint,
@@ -143,7 +142,7 @@ BEGIN
         UNION
         SELECT c.oid, true
         FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
-        -- Nobody reads temporary tables of other sessions.
+        -- A session cannot read temporary tables of other sessions.
         WHERE t.has_children AND (c.relpersistence <> 't' OR c.relnamespace = pg_my_temp_schema())
     )
     SELECT sum(s.ids), min(s.oldest), max(s.newest), sum(s.negative), max(s.a_negative), sum(s.strange), min(s.a_strange),
@@ -154,9 +153,9 @@ BEGIN
 END
 $$;
 
--- Of the ids in a column: those of other shards, of the future and of no time at all. Of all rows, or of the oldest and
--- newest only, where an index tells which these are. `until` is a time that ids have not reached. The caller must be a member
--- of the role that owns the table.
+-- Returns findings about ids in a column that are negative, of other shards, or of the future. `until` is a time that ids have
+-- not reached. Unless `every_row` is true, it reads only the oldest and newest id, from an index. Raises an error unless the
+-- caller is a member of the role that owns the table.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_ids_of(
         relation regclass, "column" name, shard integer, until timestamptz, every_row boolean)
     RETURNS SETOF insta_ids.finding
@@ -169,7 +168,7 @@ DECLARE
     found CONSTANT record := insta_ids_internal.survey_column(relation, "column", shard, layout, first_beyond, every_row);
     object CONSTANT text := format('%s.%I', relation, "column");
     owner CONSTANT oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = relation);
-    -- Children may lack the index.
+    -- Child tables may lack the index.
     source CONSTANT text := CASE
         WHEN every_row OR (SELECT c.relkind FROM pg_class c WHERE c.oid = relation) = 'p' THEN '' ELSE 'ONLY ' END || relation;
 BEGIN
@@ -202,20 +201,20 @@ BEGIN
 END
 $$;
 
--- A time that ids of this server have not reached.
+-- Returns a time that ids of this server have not reached.
 CREATE OR REPLACE FUNCTION insta_ids_internal.time_not_reached() RETURNS timestamptz
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- They are ahead of the time of ids by `insta_ids.max_ahead_ms` at most, which is at most a second.
+    -- Ids are ahead of this time by at most insta_ids.max_ahead_ms, and that is at most a second.
     RETURN (SELECT greatest(c.system_time, c.id_time) + interval '1 s' FROM insta_ids.clock() c);
 EXCEPTION
-    -- Where they cannot be minted, those that are there came from elsewhere, by another clock.
+    -- If this server cannot mint, its ids came from another server, with another clock.
     WHEN object_not_in_prerequisite_state THEN RETURN clock_timestamp() + interval '2 s';
 END
 $$;
 
--- The oldest and newest id of 200 columns, by chance.
+-- Returns findings about the oldest and newest ids of up to 200 random columns.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_ids() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,33 +1,33 @@
--- What is in shards, in words that are the same in each of them.
+-- The objects of shards, in words that are the same in each shard.
 
 -- Objects of shards
 
--- A stored expression with names for the OIDs of these objects, and without the shard where that is the first argument of
--- a call of what mints: the same in each shard in which the same words were stored. NULL if it has an OID without a name.
+-- Returns a stored expression in a form that is the same in all shards where the expression is the same. It has names instead
+-- of `oids`, and calls of `minting` lack the shard. NULL if it contains an OID without a name.
 CREATE OR REPLACE FUNCTION insta_ids_internal.normalized_expression(tree text, oids oid[], names text[], minting oid[], shard integer) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'normalized_expression_wrapper';
--- The shards that a stored expression mints for, as the first arguments of its calls of these functions say.
+-- Returns the shards that a stored expression passes to these functions as the first argument.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minted_shards(tree text, functions oid[]) RETURNS integer[]
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'minted_shards_wrapper';
 
--- A name as a literal, as PostgreSQL writes out what is stored: with backslashes as they are.
+-- Returns a name as a literal, as PostgreSQL writes out stored literals: backslashes are not doubled.
 CREATE OR REPLACE FUNCTION insta_ids_internal.literal_of(name name) RETURNS text
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN '''' OPERATOR(pg_catalog.||) pg_catalog.replace(name::text, '''', '''''') OPERATOR(pg_catalog.||) '''';
 
--- What is in shards, one line for each thing that can differ, in words that are the same in each shard: chr(1) stands
--- for its schema and a dot, chr(4) for the same in a literal where that has quotes, chr(5) for a literal that is its
--- schema, chr(2) for its number. Without partitions, of which older shards may have more; without owners and privileges;
--- and written out without the CHECKs of ids, which depend on defaults.
+-- Returns the objects of shards, with one row for each thing that can differ. The words are the same in each shard: chr(1)
+-- stands for the shard's schema and a dot, and chr(4) for the same inside of a literal. chr(5) is the schema as a literal, and
+-- chr(2) is the shard's number. Owners and privileges are left out, and partitions, because older shards may have more. With
+-- `written_out`, the CHECKs of ids are left out, because they follow from defaults.
 --
--- If it is only to be compared, expressions are not written out: to name a function, PostgreSQL looks at all that are
--- called like it, and each shard has its next_id. In their place is the stored tree, with the names of what it depends on.
+-- Without `written_out`, expressions are not written out but compared as stored trees, with the names of what they use. To
+-- write out a function's name, PostgreSQL reads all functions of that name, and each shard has its own next_id.
 CREATE OR REPLACE FUNCTION insta_ids_internal.objects_of(shards integer[], written_out boolean)
     RETURNS TABLE (shard integer, kind text, relation name, name text, definition text)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
-    -- By how many shards are asked for.
+    -- The best plan depends on how many shards are asked for.
     SET plan_cache_mode = force_custom_plan
-    -- By it PostgreSQL writes literals of what is stored, which are compared with the schema's name.
+    -- With this setting, PostgreSQL writes literals as literal_of() does.
     SET standard_conforming_strings = on
 AS $$
 DECLARE
@@ -47,7 +47,7 @@ BEGIN
     ), functions AS MATERIALIZED (
         SELECT s.shard, p.*, format('%I(%s)', p.proname, replace(oidvectortypes(p.proargtypes), s.own, chr(1))) AS signature
         FROM schemas s JOIN pg_proc p ON p.pronamespace = s.oid
-        -- Those of a type come and go with it.
+        -- Functions that belong to a type come and go with it.
         WHERE NOT EXISTS (
             SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'i')
     ), expressions AS (
@@ -99,7 +99,7 @@ BEGIN
                    WHEN e.kind = 'default' THEN pg_get_expr(e.tree, e.adrelid)
                    WHEN e.kind = 'expression'
                        THEN format('GENERATED ALWAYS AS (%s) %s', pg_get_expr(e.tree, e.adrelid), e.attributes)
-                   -- Whether a result has a name makes no difference to who calls it; of what was adopted it may have one.
+                   -- The name of a result makes no difference to callers, and functions of adopted shards may have one.
                    ELSE regexp_replace(pg_get_functiondef(e.oid),
                        $re$(, )?OUT ("([^"]|"")+"|\w+) bigint\)\n RETURNS bigint$re$, E')\n RETURNS bigint') END
         FROM expressions e
@@ -116,7 +116,7 @@ BEGIN
                     WHEN p.oid IS NOT NULL
                         THEN format('%s.%s(%s)', nullif(p.pronamespace, e.schema), p.proname, oidvectortypes(p.proargtypes))
                     WHEN c.oid IS NOT NULL THEN concat_ws('.', nullif(c.relnamespace, e.schema), c.relname)
-                    -- Constants of others have OIDs in them.
+                    -- Constants of other types may contain OIDs, so expressions with them are written out.
                     WHEN t.oid IS NULL OR t.typtype IN ('b', 'd') AND t.typelem = 0
                         THEN pg_describe_object(d.refclassid, d.refobjid, 0)
                 END
@@ -140,7 +140,8 @@ BEGIN
         FROM relations r
         CROSS JOIN LATERAL (
             SELECT k.conname, regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', '') AS definition
-            -- One of a foreign key for each partition of what it refers to comes and goes with that.
+            -- A foreign key to a partitioned table has one more constraint for each partition. These come and go with the
+            -- partitions.
             FROM pg_constraint k WHERE k.conrelid = r.oid AND k.contype <> 'n' AND k.conparentid = 0
         ) k
         CROSS JOIN LATERAL (SELECT k.definition LIKE format($re$CHECK ((%%id\_shard(%%) = %s))$re$, r.shard)) i (is_of_ids)
@@ -173,7 +174,7 @@ BEGIN
         JOIN pg_sequence s ON s.seqrelid = r.oid
         CROSS JOIN LATERAL format('INCREMENT BY %s MINVALUE %s MAXVALUE %s START WITH %s CACHE %s %s', s.seqincrement,
             s.seqmin, s.seqmax, s.seqstart, s.seqcache, CASE WHEN s.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END) q (options)
-        -- At most one, as the planner does not know: else it reads all columns that there are.
+        -- The LIMIT tells the planner that there is at most one row. Otherwise it would read all columns of the database.
         LEFT JOIN LATERAL (
             SELECT t.relname, a.attname, a.attidentity
             FROM pg_depend d
@@ -196,7 +197,7 @@ BEGIN
         UNION ALL
         SELECT r.shard, 'type', NULL, r.relname, 'c' FROM relations r WHERE r.relkind = 'c'
         UNION ALL
-        -- Not in the order of the columns, which may have been added in another one.
+        -- The columns are sorted by name, because shards may have got them in different orders.
         SELECT s.shard, 'statistics', NULL, x.stxname,
                format('%s ON %s FROM %s', split_part(pg_get_statisticsobjdef(x.oid), ' ON ', 1), k.columns,
                    x.stxrelid::regclass)
@@ -222,7 +223,7 @@ BEGIN
         SELECT replace(replace(replace(coalesce(o.definition, ''), s.own, chr(1)), s.own_in_literal, chr(4)), s.literal,
             chr(5))
     ) r (definition)
-    -- Not where a longer name ends like it; to look for that everywhere takes too long.
+    -- A longer name may end like the shard's schema. The exact search is slow, so it runs only for these names.
     CROSS JOIN LATERAL (
         SELECT CASE WHEN strpos(r.definition, chr(1)) > 0 AND r.definition ~ ($re$[\w$]$re$ || chr(1))
             THEN regexp_replace(o.definition, $re$(?<![\w$])$re$ || regexp_replace(s.own, $re$(\W)$re$, $re$\\\1$re$, 'g'), chr(1), 'g')
@@ -231,7 +232,7 @@ BEGIN
 END
 $$;
 
--- The words of objects_of as they are in a shard.
+-- Returns the words of objects_of as they are in one shard.
 CREATE OR REPLACE FUNCTION insta_ids_internal.in_shard(words text, schema name, shard integer) RETURNS text
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(words,

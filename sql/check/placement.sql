@@ -1,8 +1,8 @@
--- Checking: the map, schemas and migrations.
+-- Checks of the map, schemas and migrations.
 
 -- The map, shards, migrations
 
--- What the map, the fences and the moves do not agree in with this server.
+-- Returns findings about the map, the fences and the moves on this server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_map() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -45,7 +45,7 @@ BEGIN
     JOIN insta_ids_internal.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
     WHERE f.is_closed
         AND EXISTS (
-            -- As insta_ids_internal.close_shards left them.
+            -- close_shards() leaves the triggers in these states.
             SELECT FROM (VALUES
                 ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
                 ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
@@ -70,10 +70,10 @@ BEGIN
 END
 $$;
 
--- Schemas that are missing, or in the way.
+-- Returns findings about missing schemas, and about schemas that only look like those of shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_schemas() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
-    -- The planner knows nothing of how many shards there are until they are analyzed.
+    -- The planner does not know the number of shards until the table is analyzed.
     SET enable_nestloop = off
 AS $$
 DECLARE
@@ -104,7 +104,7 @@ BEGIN
 END
 $$;
 
--- Migrations that some shards lack.
+-- Returns findings about migrations that some shards lack.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_migrations() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$

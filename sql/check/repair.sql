@@ -1,7 +1,8 @@
--- Statements that mend what differs between shards.
+-- Statements that repair differences between shards.
 
--- Whether a definition of objects_of carries no code of others: what it names is PostgreSQL's, the extension's or the shard's
--- own, whose functions it may call where that only stores the call. PostgreSQL writes the schema of all others out.
+-- Returns whether a definition of objects_of contains no code of other roles: it names only objects of PostgreSQL, the
+-- extension and the shard. PostgreSQL writes out the schema of all other objects. With `may_call_own`, the definition may call
+-- functions of the shard, because the statement only stores these calls.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_plain(definition text, may_call_own boolean) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -18,16 +19,16 @@ BEGIN ATOMIC
     ) own (words);
 END;
 
--- A statement for the owner of what it changes: told to be run as that role, unless that is a superuser. What somebody else's
--- table has PostgreSQL run, it must not run as who reads this.
+-- Returns a statement, and unless the owner is a superuser, the role that must run it. The statement may run code of the owner,
+-- and this code must not run as the role that reads the finding.
 CREATE OR REPLACE FUNCTION insta_ids_internal.for_owner(owner oid, statement text) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN CASE WHEN (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = owner) THEN statement
         ELSE pg_catalog.format('As role %s: %s', owner::pg_catalog.regrole, statement) END;
 
--- The statement that makes an object of a shard as its definition says, if there is one. If it could lose something, or
--- keeps others waiting for as long as the table is large, that is said before it, and a colon. There is none for what would
--- carry one shard's code into another.
+-- Returns the statement that gives a shard an object of this definition, or NULL if there is none. A text before it warns if
+-- the statement could lose data, or if it blocks other sessions while it reads or rewrites the table. NULL if the statement
+-- would bring one shard's code into another.
 CREATE OR REPLACE FUNCTION insta_ids_internal.repair_statement(
         difference text, kind text, relation text, name text, definition text, schema name, shard integer)
     RETURNS text
@@ -38,10 +39,10 @@ DECLARE
     prefix CONSTANT text := left(schema, - length(shard::text));
     own CONSTANT text := insta_ids_internal.in_shard(definition, schema, shard);
     object CONSTANT text := format('%I.', schema) || CASE
-        -- These have arguments behind their names, which are quoted already.
+        -- These names include the arguments, and are quoted already.
         WHEN kind IN ('function', 'aggregate') THEN insta_ids_internal.in_shard(name, schema, shard)
         ELSE quote_ident(name) END;
-    -- NULL of what is of no relation.
+    -- NULL for objects that belong to no relation.
     owner CONSTANT text := format('%I.', schema) || quote_ident(relation);
     alter_table CONSTANT text := 'ALTER TABLE ' || owner;
     is_partitioned CONSTANT boolean := EXISTS (
@@ -52,7 +53,7 @@ BEGIN
             OR NOT insta_ids_internal.is_plain(definition, kind = 'default' OR starts_with(definition, 'FOREIGN KEY ')))
     THEN
         RETURN NULL;
-    -- What most say of one other shard is not to be said here, too.
+    -- A definition that names another shard is wrong for this one.
     ELSIF definition ~ ($re$(?<![\w$])$re$ || regexp_replace(prefix, $re$(\W)$re$, $re$\\\1$re$, 'g') || '[0-9]') THEN
         RETURN NULL;
     END IF;
@@ -60,13 +61,13 @@ BEGIN
         WHEN 'missing column' THEN
             CASE
                 WHEN own ~ ' NOT NULL$' AND own !~ ' (DEFAULT|GENERATED) ' THEN 'If the table has no rows: '
-                -- As for domains, of which this may be one.
+                -- The type may be a domain of the shard, and then the table may be rewritten.
                 WHEN own ~ $re$ (DEFAULT .*\(|GENERATED )$re$ OR starts_with(definition, chr(1))
                     THEN 'Others wait while the table is rewritten: '
             ELSE '' END || format('%s ADD COLUMN %I %s', alter_table, name, own)
         WHEN 'different column' THEN
             format('If no value is lost by it: %s ALTER COLUMN %I TYPE %s USING %2$I%4$s::%3$s', alter_table, name, own,
-                -- Between types of different shards there is no cast.
+                -- There is no cast between types of different shards.
                 CASE WHEN starts_with(definition, chr(1)) THEN '::text' END)
         WHEN 'missing identity' THEN format('%s ALTER COLUMN %I ADD %s', alter_table, name, own)
         WHEN 'different identity' THEN format('%s ALTER COLUMN %I SET %s', alter_table, name,

@@ -1,6 +1,6 @@
--- Checking: the server, and all of it.
+-- Checks of the server, and the functions that run the checks.
 
--- The same of the server and the layout.
+-- Returns how much of each resource of the server and the layout is used and available, and when it runs out.
 CREATE OR REPLACE FUNCTION insta_ids_internal.server_budget()
     RETURNS TABLE (resource text, object text, used numeric, available numeric, runs_out timestamptz)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
@@ -13,7 +13,7 @@ BEGIN
     RETURN QUERY
     SELECT 'locks of pg_dump', current_database()::text, count(*)::numeric, locks::numeric, NULL::timestamptz
     FROM pg_class c
-    -- From PostgreSQL 18 on, sequences are read without.
+    -- From PostgreSQL 18 on, pg_dump reads sequences without locks.
     WHERE (c.relkind IN ('r', 'p', 'v', 'm') OR c.relkind = 'S' AND current_setting('server_version_num')::integer < 180000)
         AND c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace);
 
@@ -36,8 +36,8 @@ $$;
 
 -- The server
 
--- What Citus knows of its nodes, NULL without Citus: the group of this one, which is 0 on the coordinator, and how many
--- workers take writes.
+-- Returns the Citus group of this node, which is 0 on the coordinator, and the number of workers that take writes. Both are
+-- NULL without Citus.
 CREATE OR REPLACE FUNCTION insta_ids_internal.citus(OUT own_group integer, OUT writing_workers bigint)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -52,7 +52,7 @@ BEGIN
 END
 $$;
 
--- The part of check about the server and the layout.
+-- Returns findings about the server, the library and the layout.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_server() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -97,7 +97,7 @@ BEGIN
     BEGIN
         installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
     EXCEPTION
-        -- It reads what is installed of all extensions, and fails where one of them is not right.
+        -- The view reads the files of all extensions, and fails if one of them is not valid.
         WHEN OTHERS THEN
             installed := NULL;
     END;
@@ -137,13 +137,13 @@ BEGIN
 END
 $$;
 
--- All of it
+-- All checks
 
--- Each part in a subtransaction that is rolled back, so that no lock is held; and again if others have changed what it was
--- looking at.
+-- Runs each check in a subtransaction that is rolled back, so no lock remains. A check that fails runs again, because other
+-- sessions may have changed what it was reading.
 CREATE OR REPLACE FUNCTION insta_ids.check() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
-    -- For what is read of thousands of shards at once.
+    -- Some checks read catalog rows of thousands of shards.
     SET work_mem = '64MB'
 AS $$
 DECLARE
@@ -152,7 +152,7 @@ DECLARE
     part text;
     findings insta_ids.finding[];
 BEGIN
-    -- On a worker of Citus, where nothing is set up, there is the server to be checked.
+    -- On a worker of Citus, where init was not called, only the server is checked.
     IF NOT EXISTS (SELECT FROM insta_ids.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) > 0 THEN
         parts := ARRAY['server'];
     ELSE
@@ -196,7 +196,7 @@ DECLARE
     until pg_catalog.timestamptz;
     is_sound boolean;
 BEGIN
-    -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
+    -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.require_range(first, last, batch);
     until := insta_ids_internal.time_not_reached();
@@ -239,7 +239,7 @@ BEGIN
             MESSAGE = format('%s of %s shards have ids that should not be there, or could not be read', failed, cardinality(todo)),
             DETAIL = 'A warning tells of each column or table.';
     END IF;
-    -- In a transaction that goes on, as that of a procedure which called this one, the path is the caller's again.
+    -- If a procedure called this one, its transaction goes on with the caller's search_path.
     PERFORM set_config('search_path', path, true);
 END
 $$;

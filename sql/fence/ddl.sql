@@ -1,10 +1,10 @@
--- Event triggers: nobody alters the objects of a shard that is fenced or moves.
+-- Event triggers: the objects of a shard that is fenced or moves cannot be altered.
 
--- The schemas of shards that move or are fenced, as they are now, whatever the transaction's snapshot is.
+-- Returns the schemas of shards that are fenced or move, as committed now, whatever the transaction's snapshot is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.fenced_schemas() RETURNS TABLE (shard integer, schema text)
     VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'fenced_schemas_wrapper';
 
--- Refuses whoever alters what is in a shard that moves or is fenced.
+-- Raises an error if a statement has altered an object of a shard that is fenced or moves.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -13,18 +13,18 @@ DECLARE
     schemas text[];
     altered record;
 BEGIN
-    -- Most DDL ends here, and does not need the library.
+    -- Most statements end here, without loading the library.
     IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
         AND NOT EXISTS (SELECT FROM insta_ids_internal.fence)
     THEN
         RETURN;
     END IF;
-    -- Before PostgreSQL 16, a superuser may have to become the owner of what has come, as require_trusted_owners says.
+    -- Before PostgreSQL 16, a superuser may have to take over objects of a prepared shard. See require_trusted_owners().
     SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids_internal.fenced_schemas() f
     WHERE current_setting('server_version_num')::integer >= 160000
         OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE f.shard = ANY (m.shards) AND m.step = 'prepared')
         OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user);
-    -- A dump that is restored brings the fences before the last of what is in the shards; its scripts say this.
+    -- A restore creates some objects after the rows of fences. pg_dump's scripts set check_function_bodies to off.
     IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
         AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
     THEN
@@ -39,13 +39,13 @@ BEGIN
     ELSE
         SELECT f.shard, c.object_type || ' ' || c.object_identity AS object INTO altered
         FROM pg_event_trigger_ddl_commands() c
-        -- What has no schema of its own.
+        -- Triggers, rules and policies have no schema of their own.
         LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
         LEFT JOIN pg_rewrite r ON c.classid = 'pg_rewrite'::regclass AND r.oid = c.objid
         LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
         LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
         LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
-        -- A table that is in another schema now.
+        -- A table that was moved to another schema still has its trigger.
         LEFT JOIN pg_trigger g
             ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
         JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
@@ -69,9 +69,9 @@ BEGIN
 END
 $$;
 
--- Refuses a statement with CONCURRENTLY in a shard that moves or is fenced before it begins: it commits before it ends, so
--- what refuse_ddl_on_fenced_shards refuses of it stays half done. There is no transaction block around it, and no function: it is what the
--- client has sent.
+-- Raises an error before a statement with CONCURRENTLY alters a shard that is fenced or moves. These statements commit before
+-- they end, so refuse_ddl_on_fenced_shards() would leave them half done. They run outside of functions and transaction blocks,
+-- so current_query() is their text.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER
 AS $$
@@ -83,7 +83,8 @@ BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.fence) THEN
         RETURN;
     END IF;
-    -- From here on to the next such line, nothing may be called that is not qualified.
+    -- Until it is set below, search_path is the client's, so that the statement's relations are found. All other names must be
+    -- qualified.
     BEGIN
         schemas := ARRAY(
             SELECT coalesce(s.schema, n.nspname::pg_catalog.text)
@@ -94,7 +95,8 @@ BEGIN
             LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
             WHERE s.kind OPERATOR(pg_catalog.=) 'concurrent');
     EXCEPTION
-        -- The text may have changed how it is read, and then it is none of these statements.
+        -- Parsing fails if the text has changed how texts are parsed. A statement with CONCURRENTLY is the only one of its
+        -- text.
         WHEN OTHERS THEN RETURN;
     END;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);

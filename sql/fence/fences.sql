@@ -1,6 +1,6 @@
 -- Fences: they close shards to writers.
 
--- Has all sessions read the fences again.
+-- Makes all sessions read the map, the fences and the writer slot again.
 CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map_on_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -12,7 +12,7 @@ $$;
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.fence
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.forget_map_on_change();
 
--- The fence of a table. It stops everybody, but no subscription that brings the rows of a shard.
+-- Raises an error for each write to a closed table. On the target of a move, the subscription does not fire this trigger.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_write() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -22,9 +22,9 @@ BEGIN
 END
 $$;
 
--- Locks tables, in this mode, and sequences until the transaction ends, when nobody is using them. Who comes meanwhile
--- waits for a tenth of a second at most, and then goes on while this waits: so nobody waits long; and of two that wait for
--- each other it is this that gives way, before the other is told of a deadlock. Autovacuum gives way to this.
+-- Locks tables in `mode`, and sequences, until the transaction ends. It waits until no session uses them, at most
+-- `lock_timeout`. It waits in short attempts, so another session waits at most 100 ms for it, and never gets a deadlock error
+-- because of it. `what` names the relations in the error.
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relations(tables regclass[], mode text, sequences regclass[], what text, lock_timeout text)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
@@ -32,11 +32,11 @@ AS $$
 DECLARE
     patience CONSTANT bigint := (SELECT s.setting::bigint FROM pg_settings s WHERE s.name = 'deadlock_timeout');
     longest CONSTANT bigint := least(100, patience / 2);
-    -- By the steady clock, as all times here; NULL if it never does.
+    -- All times here are by the steady clock. NULL stands for no limit.
     gives_up_at bigint;
     attempt_ends_at bigint;
     wanted regclass;
-    -- Where autovacuum is.
+    -- The table that autovacuum works on.
     vacuumed regclass;
 BEGIN
     PERFORM set_config('lock_timeout', lock_timeout, true);
@@ -45,8 +45,8 @@ BEGIN
         FROM pg_settings s WHERE s.name = 'lock_timeout');
     LOOP
         BEGIN
-            -- Autovacuum gives way to who has waited for deadlock_timeout: so this does, in a mode that keeps no writer
-            -- waiting; but not for twice as long, or of two that wait for each other the other could have to give way.
+            -- Autovacuum gives way to a lock request that has waited for deadlock_timeout. This mode lets writers go on
+            -- meanwhile. The wait ends before twice deadlock_timeout, because later another session could get a deadlock error.
             IF vacuumed IS NOT NULL THEN
                 PERFORM set_config('lock_timeout',
                     greatest(1, least(patience * 3 / 2, gives_up_at - insta_ids_internal.steady_ms()))::text, true);
@@ -71,7 +71,7 @@ BEGIN
                     SELECT ' by ' || string_agg(DISTINCT coalesce('process ' || l.pid,
                         format('prepared transaction "%s"', x.gid)), ', ')
                     FROM pg_locks l
-                    -- A transaction that is prepared has no process, and holds its own number.
+                    -- A prepared transaction has no process. It is known by its lock on its own transaction id.
                     LEFT JOIN pg_locks t
                         ON l.pid IS NULL AND t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
                     LEFT JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
@@ -80,7 +80,7 @@ BEGIN
                         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
                 HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
         END IF;
-        -- Of all who are in a database, autovacuum alone has no user. Its backend_type not everybody sees.
+        -- Only autovacuum has no user among the processes of a database. Not all roles see backend_type.
         PERFORM pg_stat_clear_snapshot();
         vacuumed := (
             SELECT l.relation FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.usesysid IS NULL
@@ -91,8 +91,8 @@ BEGIN
 END
 $$;
 
--- Tables that a statement on another one writes to, where only one of the two is of these shards: a fence stops that one
--- only.
+-- Raises an error if a table of these shards has a parent, partition or child table in another schema. A statement on the
+-- parent also writes to the child, and a fence would stop statements on only one of the two.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_outside_children(shards integer[]) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -116,7 +116,8 @@ BEGIN
 END
 $$;
 
--- Closes shards to all who write, when those who do have ended. Whoever calls it has refused old snapshots.
+-- Closes shards to all writers, after their transactions have ended. `to_node` is the node that they move to, or NULL. The
+-- caller has called require_read_committed(). Locks all tables and sequences of the shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -135,7 +136,7 @@ BEGIN
         lock_timeout);
     -- Other sessions may have attached a table while this one waited for the locks.
     PERFORM insta_ids_internal.require_no_outside_children(shards);
-    -- While it is not there, its own DDL is not refused.
+    -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
     FOR next IN
         SELECT * FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
@@ -143,14 +144,14 @@ BEGIN
         IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
             EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE%s ON %s'
                 || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_write(%s)',
-                -- Before PostgreSQL 16, foreign tables have no triggers for it.
+                -- Before PostgreSQL 16, foreign tables cannot have triggers for TRUNCATE.
                 CASE WHEN next.kind <> 'f' OR current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
                 next.relation, next.shard);
         END IF;
-        -- Where shards come to, the subscription that brings their rows goes past it; elsewhere none does.
+        -- On the target of a move, this trigger must not fire for the subscription. Elsewhere, it also stops subscriptions.
         EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
             CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
-        -- What a subscription applies fires triggers of rows alone.
+        -- A subscription fires only row triggers.
         IF next.kind <> 'p' AND to_node IS DISTINCT FROM insta_ids.this_node() THEN
             IF NOT EXISTS (
                 SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence_rows')
@@ -165,7 +166,7 @@ BEGIN
 END
 $$;
 
--- Opens shards again. The triggers stay, disabled: to drop them would wait for all who read the tables.
+-- Opens shards to writers again. The triggers stay, disabled, because dropping them would wait for all readers of the tables.
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_shards(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -184,7 +185,8 @@ BEGIN
 END
 $$;
 
--- Locks a shard that is here until the transaction ends, so that nobody else alters or moves it.
+-- Locks the rows of shards until the transaction ends, so that no other session alters, drops or moves them. Raises an error
+-- unless all of them are here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_shards(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -207,9 +209,9 @@ AS $$
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
-    -- What others did before they let go of the shard is seen by the next statement.
+    -- This is a statement of its own, because it must see what other sessions committed before the lock.
     PERFORM insta_ids_internal.require_not_moving(shard, shard);
-    -- What is being made in it now is seen afterwards.
+    -- This waits for sessions that create objects in the schema, so that the next statement sees these objects.
     PERFORM insta_ids_internal.lock_schema(s.oid) FROM insta_ids_internal.shard_schema s WHERE s.shard = fence.shard AND s.oid IS NOT NULL;
     PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
 END
@@ -221,7 +223,7 @@ CREATE OR REPLACE FUNCTION insta_ids.unfence(shard integer) RETURNS void
 AS $$
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
-    -- Nobody assigns shards meanwhile.
+    -- No other session assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
     PERFORM insta_ids_internal.require_not_moving(shard, shard), insta_ids_internal.require_placed_here(shard);
@@ -230,6 +232,6 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.unfence(integer) IS 'opens a shard again';
 
--- As of a fence.
+-- Sessions read the writer slot together with the fences.
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.writer
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.forget_map_on_change();

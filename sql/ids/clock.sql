@@ -1,4 +1,4 @@
--- The clock, and what the server counted about its ids.
+-- The clock, and the server's statistics about its ids.
 
 CREATE OR REPLACE FUNCTION insta_ids.clock()
     RETURNS TABLE (system_time timestamptz, id_time timestamptz, ahead interval, lease timestamptz)
@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION insta_ids.reset_clock() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'reset_clock_wrapper';
 COMMENT ON FUNCTION insta_ids.reset_clock() IS 'sets the time of ids back to the clock, after that had run ahead';
 
--- Figures behind the view stat_ids.
+-- Returns the statistics that the view stat_ids shows.
 CREATE OR REPLACE FUNCTION insta_ids_internal.stat_get_ids()
     RETURNS TABLE (
         ids bigint, pushed bigint, waits bigint, wait_time interval,
@@ -25,15 +25,15 @@ CREATE OR REPLACE FUNCTION insta_ids.stat_reset() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'stat_reset_wrapper';
 COMMENT ON FUNCTION insta_ids.stat_reset() IS 'begins the figures of stat_ids anew';
 
--- Waits by a clock that nobody sets.
+-- Waits for `ms` milliseconds of the steady clock, which cannot be set.
 CREATE OR REPLACE FUNCTION insta_ids_internal.wait_ms(ms integer) RETURNS void
     VOLATILE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'wait_ms_wrapper';
 
--- Milliseconds of a clock that nobody sets, the same in all sessions of the server.
+-- Returns the steady clock in milliseconds. It is the same in all sessions of the server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.steady_ms() RETURNS bigint
     VOLATILE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'steady_ms_wrapper';
 
--- Cancels the statement that runs after so many milliseconds, but with 0 never. With NULL, statement_timeout holds again.
+-- Limits the running statement to `ms` milliseconds from now. 0 removes all limits, and NULL restores statement_timeout.
 CREATE OR REPLACE FUNCTION insta_ids_internal.limit_statement(ms integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'limit_statement_wrapper';
 

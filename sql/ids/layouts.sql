@@ -1,9 +1,9 @@
--- Layouts: the type id_layout, before everything that uses it. Part of the state: a type cannot be created again.
+-- Layouts: the type id_layout, which many other files use. It is part of the state, because a type cannot be replaced.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE TYPE @extschema@.id_layout;
 
--- STABLE, as an epoch in the future is refused.
+-- STABLE and not IMMUTABLE, because an epoch in the future raises an error.
 CREATE FUNCTION @extschema@.id_layout_in(cstring) RETURNS @extschema@.id_layout
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_layout_in_wrapper';
 CREATE FUNCTION @extschema@.id_layout_out(@extschema@.id_layout) RETURNS cstring

@@ -1,4 +1,4 @@
--- Minting: ids from a sequence and the clock. Without a layout, they are Instagram's.
+-- Minting: functions that make ids from a sequence and the clock. The default layout is Instagram's.
 
 CREATE OR REPLACE FUNCTION @extschema@.next_id(shard integer, seq_name regclass) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_id_wrapper';

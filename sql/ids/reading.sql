@@ -1,4 +1,4 @@
--- Reading ids. Without a layout, they are read as Instagram's.
+-- Reading: functions that read ids. The default layout is Instagram's.
 
 CREATE OR REPLACE FUNCTION @extschema@.id_time(id bigint) RETURNS timestamptz
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_time_wrapper';
@@ -60,7 +60,7 @@ CREATE OR REPLACE FUNCTION @extschema@.id_parts(id bigint, layout @extschema@.id
 COMMENT ON FUNCTION @extschema@.id_parts(bigint) IS 'time, shard and sequence value of an id';
 COMMENT ON FUNCTION @extschema@.id_parts(bigint, @extschema@.id_layout) IS 'time, shard and sequence value of an id';
 
--- Not STRICT: a strict function does not inline, and then its index is not used.
+-- A STRICT function would not be inlined, and then PostgreSQL could not use an index on the id.
 CREATE OR REPLACE FUNCTION @extschema@.id_between(id bigint, lo timestamptz, hi timestamptz) RETURNS boolean
     IMMUTABLE PARALLEL SAFE
     RETURN id >= @extschema@.id_min(lo) AND id < @extschema@.id_min(hi);

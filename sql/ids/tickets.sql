@@ -39,7 +39,7 @@ BEGIN
         'CREATE SEQUENCE insta_ids.%I AS %s START %s MINVALUE %3$s INCREMENT %s NO CYCLE CACHE 1',
         sequence, CASE bits WHEN 32 THEN 'integer' ELSE 'bigint' END, server, servers);
 EXCEPTION
-    -- The second, when two sessions make it at once.
+    -- The second error occurs if two sessions create the same ticket server at once.
     WHEN duplicate_table OR unique_violation THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',

@@ -1,22 +1,22 @@
--- The map: which server has which shards. It says where to look for a shard; what stops writers is a fence.
+-- Nodes of the map, and this server's place among them. The map says where a shard is; a fence stops writers.
 
 CREATE OR REPLACE FUNCTION insta_ids.this_node() RETURNS text
     STABLE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'this_node_wrapper';
 COMMENT ON FUNCTION insta_ids.this_node() IS 'name of this server''s node, NULL if it has none';
 
--- Has all sessions read the map and the fences again.
+-- Makes all sessions read the map, the fences and the writer slot again.
 CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'forget_map_wrapper';
 
--- Raises the error of a shard that is not written to here.
+-- Raises the error for a write to a shard that is fenced here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_shard(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_shard_wrapper';
 
--- The timeline that this server writes, NULL on a standby: a promotion begins a new one.
+-- Returns the timeline that this server writes, or NULL on a standby. A promotion begins a new timeline.
 CREATE OR REPLACE FUNCTION insta_ids_internal.timeline() RETURNS integer
     STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'timeline_wrapper';
 
--- The name of this server's node.
+-- Returns the name of this server's node. Raises an error if it has none.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_node() RETURNS name
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -33,7 +33,8 @@ BEGIN
 END
 $$;
 
--- Gives the map a new version when its tables change.
+-- Gives the map a new version when its tables change, and makes all sessions read it again. Raises an error for an unsafe
+-- connection string.
 CREATE OR REPLACE FUNCTION insta_ids_internal.bump_map_version() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -42,7 +43,8 @@ BEGIN
     IF TG_TABLE_NAME = 'node' THEN
         PERFORM insta_ids_internal.require_safe_dsn(n.dsn) FROM insta_ids_internal.node n;
     END IF;
-    -- Rows that come alone are a dump's, which brings the version, too.
+    -- A statement that only inserts may come from a dump, and the dump contains the version. Other changes also fire the
+    -- trigger for UPDATE or DELETE.
     IF TG_OP <> 'INSERT' THEN
         INSERT INTO insta_ids_internal.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
     END IF;
@@ -54,8 +56,8 @@ CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE O
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.assignment
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
 
--- Notifies of the version that the transaction leaves. Listeners are told once, as equal notifications of a transaction are
--- one. By the time that a transaction commits, its role may be another one than the role that changed the map.
+-- Notifies listeners of the version that the transaction leaves. Equal notifications of a transaction arrive only once. The
+-- function runs with the rights of its owner, because the role may have changed before the commit.
 CREATE OR REPLACE FUNCTION insta_ids_internal.notify_map() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -65,16 +67,16 @@ BEGIN
 END
 $$;
 
--- What a node's connection string must not be.
+-- Raises an error if a connection string contains a password, or if it says twice where the server is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_safe_dsn(dsn text) RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- Or a port, in a URI.
+    -- In a URI, a port counts as a host.
     names_host CONSTANT boolean := dsn ~* $re$(^|[^a-z_])host\s*=$re$ OR dsn ~ '^postgres(ql)?://([^/@]*@)?[^/?@]+([/?]|$)';
 BEGIN
-    -- Wherever libpq would take one from: a parameter, also behind a quote or of a URI, where its name could be in an escape;
-    -- or what is behind the user's name there.
+    -- libpq takes a password from a parameter, also after a quote or in a URI, and from after the user's name in a URI. A
+    -- parameter's name could be escaped in a URI, so escapes in names are refused.
     IF dsn ~* $re$(^|[^a-z_])(password|sslpassword|scram_client_key|scram_server_key|oauth_client_secret)\s*=$re$
         OR dsn ~ '^postgres(ql)?://' AND (dsn ~ '^[^:]*://[^/@]*:[^/@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
     THEN
@@ -153,7 +155,7 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.drop_node(name) IS 'takes a server that has no shards from the map';
 
--- Refuses a node that is not on the map.
+-- Raises an error unless a node is on the map.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_node(node name) RETURNS void
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,12 +1,12 @@
--- Which shards are on which node.
+-- The placement of shards on nodes.
 
--- For routers, which look up a shard's node as an ordinary role.
+-- Routers look up a shard's node here, as an ordinary role.
 CREATE OR REPLACE VIEW insta_ids.map AS
 SELECT a.first, a.last, a.node, n.ord, n.dsn, (SELECT m.version FROM insta_ids_internal.map m) AS version
 FROM insta_ids_internal.assignment a LEFT JOIN insta_ids_internal.node n ON n.node = a.node;
 COMMENT ON VIEW insta_ids.map IS 'the map: which node has which shards, and how to connect to it';
 
--- Whether the map has a shard on this node, or this server all of them.
+-- Returns whether a shard belongs on this server: by the map, or because the map is empty or this server has no node.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_placed_here(shard integer) RETURNS boolean
     STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids.this_node() IS NULL OR NOT EXISTS (SELECT FROM insta_ids_internal.assignment)
@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.is_placed_here(shard integer) RETU
             SELECT FROM insta_ids_internal.assignment a
             WHERE shard BETWEEN a.first AND a.last AND a.node = insta_ids.this_node()::name);
 
--- Refuses a shard that the map has on another node.
+-- Raises an error if the map has a shard on another node, or if the shard has moved away and was dropped here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_placed_here(shard integer) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -40,7 +40,7 @@ BEGIN
 END
 $$;
 
--- Refuses shards that have moved away, and of which something is still here.
+-- Raises an error if a departed shard of this range has left a schema here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_remains(first integer, last integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -59,8 +59,8 @@ BEGIN
 END
 $$;
 
--- Gives the map these assignments instead of its own. What is open to writers here stays on this node: another one may
--- have it after it was moved there.
+-- Replaces all assignments of the map by these. Raises an error if a shard that is open to writers here would leave this node.
+-- The same holds if a departed shard would return, or if a moving shard would go to a third node.
 CREATE OR REPLACE FUNCTION insta_ids_internal.set_assignments(firsts integer[], lasts integer[], nodes name[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -95,7 +95,7 @@ BEGIN
                 coalesce('node "' || taken.node || '"', 'no node'), here),
             HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';
     END IF;
-    -- What is handed over goes from the one node to the other: a third one would get what it does not have.
+    -- Only the two nodes of a move have the rows of its shards.
     PERFORM insta_ids_internal.require_not_moving(m.first, m.last)
     FROM insta_ids_internal.move m CROSS JOIN unnest(m.shards) s (shard)
     LEFT JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON s.shard BETWEEN a.first AND a.last
@@ -122,7 +122,7 @@ BEGIN
     PERFORM insta_ids_internal.require_range(first, last, 1);
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_node(node);
-    -- Whatever the map says, a move may be taken back to where it began.
+    -- Assigning shards to the source of their move is allowed, because the move can be withdrawn.
     PERFORM insta_ids_internal.require_not_moving(greatest(m.first, assign.first), least(m.last, assign.last))
     FROM insta_ids_internal.move m
     WHERE m.first <= assign.last AND m.last >= assign.first AND m.from_node <> assign.node;
@@ -144,7 +144,7 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.assign(integer, integer, name) IS 'says which node has a range of shards';
 
--- For all roles, which have no privileges on the tables.
+-- All roles may call this function, but few may read the map's tables. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.shard_map() RETURNS jsonb
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -228,7 +228,7 @@ BEGIN
             MESSAGE = 'map is not newer than this server''s',
             DETAIL = format('Its version is %s, and here is %s.', map ->> 'version', own);
     ELSIF map -> 'ranges' = '[]' THEN
-        -- As without a map, each server would have all of them.
+        -- Without any assignment, each server would have all shards.
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'map has no shard on any node',

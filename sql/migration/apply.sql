@@ -1,15 +1,15 @@
--- Applying migrations to shards.
+-- Applies migrations to shards.
 
--- Notes how the transactions of this session end.
+-- Notes from now on how the session's transactions end. `failed` says whether something has failed before.
 CREATE OR REPLACE FUNCTION insta_ids_internal.note_transactions(failed boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'note_transactions_wrapper';
 
--- Whether a transaction was committed since note_transactions, and none failed; NULL if it was not called.
+-- Returns whether a transaction committed after note_transactions, and none failed. NULL if note_transactions was not called.
 CREATE OR REPLACE FUNCTION insta_ids_internal.transactions_committed() RETURNS boolean
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'transactions_committed_wrapper';
 
--- The search_path of a migration in a shard: the shard's schema, the extension's if nobody else may create functions in it
--- that could be taken for its own, and the caller's.
+-- Returns the search_path of a migration: the shard's schema, the extension's schema, and the caller's path. The extension's
+-- schema is left out if other roles may create functions in it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.path_of(schema name, path text) RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -22,9 +22,9 @@ BEGIN
 END
 $$;
 
--- Refuses to run in a shard what would run elsewhere: where its schema cannot be used, so that search_path passes it
--- over; or where it lacks a relation that the path has further down. The relations that are there keep their names until
--- the transaction ends.
+-- Raises an error if a statement would miss the shard. This happens if the role lacks USAGE on its schema, which search_path
+-- then skips. It also happens if only another schema of the path has a relation of `alters`. Locks the names of these relations
+-- until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_path(schema name, path text, alters text[]) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -40,7 +40,7 @@ BEGIN
         held := to_regclass(format('%I.%I', schema, relation));
         WHILE held IS NOT NULL LOOP
             PERFORM insta_ids_internal.hold_name(held);
-            -- Another session may have renamed it while this one waited for the lock.
+            -- Another session may have renamed the relation while this one waited for the lock.
             EXIT WHEN held = to_regclass(format('%I.%I', schema, relation));
             held := to_regclass(format('%I.%I', schema, relation));
         END LOOP;
@@ -61,8 +61,9 @@ BEGIN
 END
 $$;
 
--- Applies to a shard what it lacks, in order, each migration entirely or not at all, until one fails. To a new shard,
--- where there is nobody to wait for, also what says CONCURRENTLY.
+-- Applies to a shard the migrations that it lacks, in their order, each entirely or not at all. It stops at one that fails, and
+-- returns the error. It also stops at one that only a script can apply, unless the shard is `new`. Raises an error for an
+-- author without the caller's rights.
 CREATE OR REPLACE FUNCTION insta_ids_internal.apply_migrations(
         shard integer, path text, new boolean,
         OUT failed integer, OUT name text, OUT statement integer,
@@ -80,7 +81,7 @@ DECLARE
     defaults bigint;
     unchecked record;
 BEGIN
-    -- Locked, so that what is applied is what is recorded: nobody replaces it meanwhile.
+    -- The rows are locked, so that no session replaces a migration while it is applied.
     FOR migration IN
         SELECT * FROM insta_ids_internal.migration m
         WHERE NOT EXISTS (
@@ -111,18 +112,18 @@ BEGIN
                 IF acting <> role THEN
                     PERFORM set_config('role', acting, true);
                 END IF;
-                -- From here on to the next such line, nothing may be called that is not qualified.
+                -- Until search_path is set back, all names here must be qualified.
                 PERFORM set_config('search_path', shard_path, true);
                 EXECUTE next.statement;
                 PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-                -- A role that it took on is for its own statements.
+                -- A role that the migration sets applies only to the migration's own statements.
                 acting := current_setting('role');
                 IF acting <> role THEN
                     PERFORM set_config('role', role, true);
                 END IF;
             END LOOP;
             statement := NULL;
-            -- Where no default was made, there is no new one to look for.
+            -- A CHECK can be missing only for a new default. Without track_counts, PostgreSQL does not count new defaults.
             IF migration.check_ids AND (
                 pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
                 OR current_setting('track_counts') = 'off')
@@ -144,8 +145,8 @@ BEGIN
 END
 $$;
 
--- Refuses shards whose schemas Citus distributes, if a migration that they lack makes a table. Citus distributes a table
--- when the client itself sends CREATE TABLE, and leaves on this node what a function creates.
+-- Raises an error if shards lack a migration that creates a table, and Citus distributes their schemas. If a function creates a
+-- table, Citus leaves it on this node: it distributes a table only if the client itself sends CREATE TABLE.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_distributed(shards integer[], hint text) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -179,8 +180,7 @@ BEGIN
 END
 $$;
 
--- Reports migrations that come next in some shards of a range, and that only a script can apply, as they cannot run in a
--- transaction. A bound that is NULL is none.
+-- Reports migrations that only a script can apply, and that come next in some shards of a range. A NULL bound is no limit.
 CREATE OR REPLACE FUNCTION insta_ids_internal.report_scripts(first integer, last integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -219,11 +219,11 @@ DECLARE
     done integer := 0;
     failed integer := 0;
     busy integer := 0;
-    -- Shards of the batch so far.
+    -- The number of shards in the current batch.
     held integer := 0;
     budget_known boolean := false;
 BEGIN
-    -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
+    -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.require_range(first, last, batch), set_config('lock_timeout', lock_timeout, true);
     todo := ARRAY(
@@ -240,7 +240,7 @@ BEGIN
 
     FOREACH number IN ARRAY todo LOOP
         LOOP
-            -- What another session migrates is left to it, and what moves or is fenced to who opens it.
+            -- Shards that another session migrates, and shards that move or are fenced, are skipped.
             PERFORM FROM insta_ids_internal.shard s
             WHERE s.shard = number AND NOT EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = s.shard)
             FOR NO KEY UPDATE SKIP LOCKED;
@@ -268,7 +268,7 @@ BEGIN
                     sqlstate = excluded.sqlstate, message = excluded.message;
                 EXIT;
             END IF;
-            -- It waits for a lock by itself: those who use the shards of this batch do not wait with it.
+            -- The shard waits for its lock in a new batch, so that no session waits for the locks of this batch meanwhile.
             CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
             held := 0;
         END LOOP;
@@ -299,7 +299,7 @@ BEGIN
                 first_failure.message),
             HINT = 'The others are migrated. See insta_ids.migration_status, and call again to migrate the rest.';
     END IF;
-    -- In a transaction that goes on, as that of a procedure which called this one, the path is the caller's again.
+    -- If a procedure called this one, its transaction goes on with the caller's search_path.
     PERFORM set_config('search_path', path, true);
 END
 $$;

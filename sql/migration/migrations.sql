@@ -9,14 +9,14 @@ CROSS JOIN insta_ids_internal.migration m
 LEFT JOIN insta_ids_internal.shard_migration a ON a.shard = s.shard AND a.migration = m.number;
 COMMENT ON VIEW insta_ids.migration_status IS 'each migration in each shard: applied, pending, or failed and with what';
 
--- Keeps a migration that was applied from being changed.
+-- Refuses changes of a migration that a shard already has. A change of another migration deletes its recorded failures.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_migration_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     applied record;
 BEGIN
-    -- Taken over by another role, it is what it was.
+    -- Another role may take a migration over, because its statements stay the same.
     IF to_jsonb(NEW) - '{added_at,added_by}'::text[] = to_jsonb(OLD) - '{added_at,added_by}'::text[] THEN
         RETURN NEW;
     END IF;
@@ -37,8 +37,8 @@ $$;
 CREATE OR REPLACE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids_internal.migration
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_migration_change();
 
--- Makes who writes a migration its author, and lets nobody write one of a role that the writer cannot act as. The rights
--- that a migration runs with depend on it.
+-- Makes the current role the author of a migration that it writes. Raises an error unless the role has the rights of the old
+-- author. The rights with which a migration runs depend on its author.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_author() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -48,7 +48,7 @@ BEGIN
             ERRCODE = 'insufficient_privilege',
             MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
             DETAIL = 'Only roles that have the rights of that role can replace it, take it over or remove it.';
-    -- A superuser restores what others added.
+    -- Superusers may keep the author, because they restore migrations of other roles.
     ELSIF TG_OP <> 'DELETE' AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         NEW.added_by := current_user;
         NEW.number := CASE TG_OP WHEN 'UPDATE' THEN OLD.number ELSE (
@@ -61,8 +61,8 @@ CREATE OR REPLACE TRIGGER require_author BEFORE INSERT OR UPDATE OR DELETE ON in
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_author();
 ALTER TABLE insta_ids_internal.migration ENABLE ALWAYS TRIGGER require_author;
 
--- Whether a migration that this role added may run with the caller's rights: if the role has them all anyway. Statements can
--- go back from the role that a session has set to the one that it began with, so that one counts, too, if it is a superuser.
+-- Returns whether a migration by `author` may run with the caller's rights: `author` must have all of them. A statement can
+-- reset the role, so `author` must be a superuser if the session began as one.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_trusted(author name) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -76,7 +76,7 @@ BEGIN
 END
 $$;
 
--- Refuses a migration of a role that lacks the caller's rights.
+-- Raises an error unless the author of a migration has the caller's rights.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_author(migration insta_ids_internal.migration) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -92,23 +92,23 @@ BEGIN
 END
 $$;
 
--- `kind` is ordinary, transaction control, session setting or concurrent; `at_once` is a concurrent statement as it can
--- run in a transaction, where nobody else is; `schema` one that it names for what it makes or alters; `alters` has the
--- relations, named without a schema, that it alters; `makes` is a table that it makes, if that is neither a partition nor
--- temporary.
+-- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting or concurrent. `at_once` is
+-- a concurrent statement as a new shard runs it, without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema
+-- that the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it
+-- creates, unless that is temporary or a partition.
 CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
     RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
--- Refuses a migration that cannot be applied to each shard alike: one with a statement that begins or ends a transaction, sets
--- something for the session, cannot run in a transaction while others are there, or names a schema.
+-- Raises an error unless a migration can be applied to all shards alike. No statement may begin or end a transaction, change a
+-- setting of the session, or name a schema. Statements with CONCURRENTLY need transactional => false.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_migration(name text, ddl text, transactional boolean) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     config insta_ids.config := insta_ids_internal.require_config();
     most CONSTANT integer := 1000000;
-    -- A shard's schema before a dot, wherever it stands.
+    -- Matches the name of a shard's schema before a dot, anywhere in a statement.
     shard_schema text := format($re$(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.$re$,
         regexp_replace(replace(config.prefix, '"', '""'), $re$(\W)$re$, $re$\\\1$re$, 'g'));
     next record;
@@ -199,13 +199,13 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean) IS 'records DDL that every shard is to get';
 
--- Columns of shards whose default calls next_id, itself or through other functions, with the CHECK that keeps them to the
--- shard, if there is one: all, or those that this transaction gave that default, not before its (sub)transaction
--- `since`. What an heir has from a parent that is among them is left out.
+-- Returns the columns of shards that have next_id in their default, directly or through other functions. `check` is the CHECK
+-- that allows only ids of the shard, or NULL. With `since`, only columns that got this default in this transaction, in
+-- subtransaction `since` or later. A column that a child table inherits is left out if the parent's column is listed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_columns(shards integer[], since xid DEFAULT NULL)
     RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    -- Planning takes longer than running, so it is kept short: joined as it is written, once for all shards.
+    -- Planning would take longer than running, so the joins are not reordered, and one plan serves all shards.
     SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -225,8 +225,7 @@ BEGIN
         JOIN pg_attrdef d ON d.adrelid = c.oid
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
         JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
-        -- Aggregates, as the planner cannot begin with them: while shards are made, it knows nothing of how many
-        -- columns there are.
+        -- An aggregate keeps the planner from beginning here. While shards are created, its estimate of the columns is wrong.
         CROSS JOIN LATERAL (
             WITH RECURSIVE used AS (
                 SELECT 'pg_attrdef'::regclass::oid AS classid, d.oid AS objid
@@ -243,7 +242,7 @@ BEGIN
             SELECT min(k.conname)::name AS conname FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'c' AND pg_get_expr(k.conbin, k.conrelid) = e.expression
         ) k
-        -- The row is of this transaction if that is in progress and it can be seen nevertheless.
+        -- If the transaction that wrote a visible default is still in progress, it is this transaction.
         WHERE CASE
                 WHEN since IS NULL THEN true
                 WHEN age(d.xmin) <= age(since)

@@ -1,4 +1,4 @@
--- Migrations that cannot run in a transaction, applied by a psql script.
+-- Scripts for psql that apply migrations that cannot run in a transaction.
 
 CREATE OR REPLACE FUNCTION insta_ids.migration_script(name text) RETURNS SETOF text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
@@ -29,7 +29,7 @@ $$;
 COMMENT ON FUNCTION insta_ids.migration_script(text) IS
     $$statements, for psql's \gexec, that apply a migration which cannot run in a transaction$$;
 
--- The migration of this name, which must be one that cannot run in a transaction.
+-- Returns the migration of this name. Raises an error unless it exists and is one that cannot run in a transaction.
 CREATE OR REPLACE FUNCTION insta_ids_internal.migration_by_script(name text) RETURNS insta_ids_internal.migration
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -51,7 +51,7 @@ BEGIN
 END
 $$;
 
--- Sets search_path to a shard's, and notes from here on, for finish_migration, whether anything fails.
+-- Sets the search_path for a shard. From here on, notes for finish_migration whether a transaction fails.
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_migration(name text, shard integer, path text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -71,14 +71,16 @@ BEGIN
         PERFORM insta_ids_internal.require_own_path(schema, shard_path, alters);
         PERFORM set_config('search_path', shard_path, false);
     EXCEPTION WHEN OTHERS THEN
-        -- No error, as the statement runs after it all the same: now where it finds nothing.
+        -- An error would not keep the script from running the statement. With this search_path, the statement does not find its
+        -- relation.
         RAISE WARNING USING MESSAGE = SQLERRM;
         PERFORM set_config('search_path', 'pg_catalog', false), insta_ids_internal.note_transactions(true);
     END;
 END
 $$;
 
--- Records that a shard has got a migration, unless something failed since start_migration.
+-- Records that a shard has a migration, or why it failed. Raises an error unless the shard exists and start_migration was
+-- called in this session.
 CREATE OR REPLACE FUNCTION insta_ids_internal.finish_migration(name text, shard integer, ddl_md5 text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -98,7 +100,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'insta_ids_internal.start_migration() was not called in this session';
     END IF;
-    -- What is applied is what is recorded, and no other session replaces it now.
+    -- The row is locked, so that no session replaces the migration before it is recorded.
     SELECT * INTO migration FROM insta_ids_internal.migration m WHERE m.number = migration.number FOR SHARE;
     SELECT i.indexrelid::regclass INTO invalid
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -113,10 +115,10 @@ BEGIN
     VALUES (finish_migration.shard, migration.number, failure)
     ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
     SET at = excluded.at, statement = NULL, sqlstate = NULL, message = excluded.message
-    -- Another session was first.
+    -- Another session may have applied it first.
     WHERE a.message IS NOT NULL;
     IF failure IS NOT NULL THEN
-        -- No error: the next shard's turn comes in the same session.
+        -- Not an error, because the script goes on with the next shard.
         RAISE WARNING USING
             MESSAGE = format('migration "%s" failed in shard %s', name, shard),
             DETAIL = upper(left(failure, 1)) || substr(failure, 2) || '.',

@@ -1,6 +1,6 @@
--- Moves, on the target: the shards are copied, by a subscription to the source.
+-- Moves, on the target: a subscription to the source copies the rows.
 
--- Target: begins to copy, or goes on after an error.
+-- Begins to copy, or goes on after an error. Raises an error if the subscription of a running copy is lost.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_subscribe(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -21,7 +21,7 @@ BEGIN
     PERFORM insta_ids_internal.require_trusted_owners(moving.shards);
     SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
     IF NOT FOUND THEN
-        -- Its tables have rows, which a new one would copy again.
+        -- The tables have rows already, and a new subscription would copy them again.
         IF moving.step = 'copying' THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
@@ -41,7 +41,7 @@ BEGIN
 END
 $$;
 
--- Whether all tables are copied, and follow the source.
+-- Returns whether all tables are copied and follow the source. Raises an error if the subscription is lost or has stopped.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_copied(move name) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -73,8 +73,8 @@ BEGIN
 END
 $$;
 
--- The slots on the source of tables that are copied, and have not caught up. If a server dies while one is dropped, the
--- target may go on waiting for it.
+-- Returns the slots on the source for tables in one of `states`. By default, these tables are copied but have not caught up. If
+-- a server dies while a slot is dropped, the target may wait for that slot forever.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_table_slots(move name, states "char"[] DEFAULT '{f}') RETURNS name[]
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(
@@ -84,7 +84,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.move_table_slots(move name, states
         CROSS JOIN pg_catalog.pg_control_system() c
         WHERE s.name = move);
 
--- Begins to copy again, when such a slot is lost.
+-- Empties the tables and copies them again, with a new subscription. Raises an error unless the move is copying.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_recopy(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -98,7 +98,7 @@ BEGIN
             MESSAGE = format('shards from %s to %s are not being copied', moving.first, moving.last);
     END IF;
     PERFORM insta_ids_internal.drop_subscription(move);
-    -- Past the fence, as the subscription goes.
+    -- This setting keeps the fence's triggers from firing, as for the subscription.
     PERFORM set_config('session_replication_role', 'replica', true);
     EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(moving.shards);
     PERFORM set_config('session_replication_role', role, true);
@@ -107,7 +107,7 @@ BEGIN
 END
 $$;
 
--- The second step: the source creates the replication slot, and this server the subscription that copies from it.
+-- The second step: the source creates the replication slot, and this server creates the subscription that reads it.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
     LANGUAGE plpgsql
 AS $$
@@ -118,19 +118,19 @@ BEGIN
 END
 $$;
 
--- The third step: waits until the copy is complete and at most `max_lag` bytes of WAL behind, on standbys of the source, too,
--- if they are awaited. Then it analyzes the tables and compares the clocks: what is wrong there must not be found only when
--- writers wait.
+-- The third step: waits until the copy is complete and at most `max_lag` bytes of WAL behind. With `await_standbys`, standbys
+-- of the source must not be further behind either. Then it analyzes the tables and compares the clocks, because writers would
+-- wait if the next step found a problem.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.await_copy(move name, from_node name, max_lag bigint, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    -- How long the subscription may take to start, in milliseconds.
+    -- The time that the subscription has to start, in milliseconds.
     patience CONSTANT pg_catalog.int8 := (
         SELECT greatest(15000, 3 * s.setting::bigint) FROM pg_catalog.pg_settings s WHERE s.name = 'wal_retrieve_retry_interval');
-    -- The subscription has come to this position of the source when it runs.
+    -- If the subscription has applied this position of the source, it has run since this call began.
     begun CONSTANT pg_catalog.pg_lsn := insta_ids_internal.ask_node('SELECT to_jsonb(pg_current_wal_flush_lsn())') #>> '{}';
-    -- When the subscription was last seen running, and progress was last reported, by the steady clock.
+    -- When the subscription was last seen running, and when progress was last reported, by the steady clock.
     ran_at pg_catalog.int8 := insta_ids_internal.steady_ms();
     reported_at pg_catalog.int8 := 0;
     lag pg_catalog.int8;
@@ -144,7 +144,7 @@ BEGIN
         lag := insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_lag(%L))', move));
         IF insta_ids_internal.move_copied(move) AND lag <= max_lag AND insta_ids_internal.has_applied(move, begun) THEN
             EXIT WHEN NOT await_standbys;
-            -- A standby that was waited for must not be forgotten because its connection ends.
+            -- A standby that this session waited for still counts after its connection ends.
             IF standby IS NOT NULL AND NOT standby ->> 'name' = ANY (standbys) THEN
                 standbys := standbys || (standby ->> 'name');
             END IF;
@@ -170,7 +170,7 @@ BEGIN
         PERFORM insta_ids_internal.wait_ms(20);
         CALL insta_ids_internal.new_transaction();
     END LOOP;
-    -- So that the first queries here are planned as they should be.
+    -- The first queries here need statistics.
     FOR relation IN
         SELECT r.relation FROM insta_ids_internal.move m
         JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
@@ -191,7 +191,7 @@ BEGIN
 END
 $$;
 
--- Refuses a standby of the source that is not connected.
+-- Raises an error unless a standby of the source is connected.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_connected(standby jsonb, from_node name) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -206,7 +206,7 @@ BEGIN
 END
 $$;
 
--- Reports how far the copy is, and which standby of the source it waits for.
+-- Reports how far the copy is, and for which standby of the source it waits.
 CREATE OR REPLACE FUNCTION insta_ids_internal.report_copy(move name, from_node name, lag bigint, standby jsonb) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -224,8 +224,8 @@ BEGIN
 END
 $$;
 
--- Begins to copy again if the source has lost the slot of a table that was at its end, as when a server died. `table_slots`
--- are those of a second ago; returns those of now.
+-- Copies again if the source has lost the slot of a table that was catching up, for example because a server died.
+-- `table_slots` are the slots of a second ago. Returns the current ones.
 CREATE OR REPLACE FUNCTION insta_ids_internal.mend_copy(move name, table_slots name[]) RETURNS name[]
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,4 +1,4 @@
--- Moves, from the target: the steps in their order, on both servers.
+-- Drives a move, on the target: the steps of both servers, in their order.
 
 CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
         first integer, last integer, from_node name, verify text DEFAULT 'full', lock_timeout text DEFAULT '2s',
@@ -36,7 +36,7 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.connect_node(from_node);
     there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, %L::uuid)', move, moving.id));
-    -- The row here says how far an open move is. Of a move without a row, the outcome must be of the source's shards.
+    -- The row here says how far an open move is. Without a row, only an outcome with the source's id and shards counts.
     IF moving.step IS DISTINCT FROM 'handed over' AND (moving.id IS NOT NULL OR NOT EXISTS (
         SELECT FROM insta_ids_internal.move_outcome e
         WHERE e.id = (there ->> 'id')::uuid AND e.outcome = 'handed over' AND to_jsonb(e.shards) = there -> 'shards'))
@@ -63,7 +63,7 @@ COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, b
     'brings a range of shards here from another node, or goes on with that';
 
 -- The first step of a move: the source offers the shards, and this server creates them, empty and closed. `path` is the
--- search_path in which their migrations run.
+-- search_path of their migrations. If this server cannot create them, it withdraws a new offer.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(move name, first integer, last integer, path text)
     LANGUAGE plpgsql
 AS $$
@@ -76,7 +76,7 @@ BEGIN
     BEGIN
         PERFORM insta_ids_internal.prepare_shards(offer, path);
     EXCEPTION WHEN OTHERS THEN
-        -- An offer that was there before belongs to another session.
+        -- An older offer may be in use by another session.
         IF (offer ->> 'is_new')::boolean THEN
             PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_withdraw(%L)', move));
         END IF;
@@ -88,8 +88,8 @@ BEGIN
 END
 $$;
 
--- The fourth step, in which writers wait: the source is fenced, and this server takes the shards over when it has all rows.
--- However the step fails, by a cancel, too, the shards are opened on the source again.
+-- The fourth step, in which writers wait: the source fences the shards, and this server takes them over when it has all rows.
+-- If the step fails or is cancelled, the source opens the shards again. `max_pause` limits the time from the fence on.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.hand_over(
         move name, from_node name, verify text, lock_timeout text, max_pause interval, await_standbys boolean)
     LANGUAGE plpgsql
@@ -100,7 +100,7 @@ DECLARE
     theirs pg_catalog.jsonb;
     is_drained pg_catalog.bool := false;
     is_handed_over pg_catalog.bool := false;
-    -- By the steady clock.
+    -- Milliseconds of the steady clock.
     fenced_at pg_catalog.int8;
     code pg_catalog.text;
     message pg_catalog.text;
@@ -111,7 +111,7 @@ BEGIN
         PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
-        -- The source gives up earlier than this session, which cannot be cancelled while it waits for that.
+        -- The source must give up earlier than this session, which cannot be cancelled while dblink waits for an answer.
         mark := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_mark(%L::name, %L::interval)', move,
             CASE WHEN await_standbys THEN max_pause * 0.8 END));
         RAISE NOTICE 'move_shards: fenced on node "%"', from_node;
@@ -130,7 +130,7 @@ BEGIN
                 PERFORM insta_ids_internal.move_hand_over(move, mark, theirs, ours);
                 is_handed_over := true;
             EXCEPTION WHEN object_not_in_prerequisite_state THEN
-                -- The position of a worker that has just restarted is not known yet.
+                -- After a restart of its worker, the subscription's position is unknown for a moment.
                 IF insta_ids_internal.move_drained(move, mark) THEN
                     RAISE;
                 END IF;
@@ -159,8 +159,8 @@ BEGIN
 END
 $$;
 
--- Opens the shards of a move on its source again, when the target has given up the fence that is there. The copy stays, and
--- follows the source: the next call goes on with it.
+-- Opens the shards of a move on the source again, after this server has given up the source's fence. The copy stays and follows
+-- the source, so the next call goes on with it. If the shards may still be fenced, it raises a warning.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.open_again(move name, from_node name)
     LANGUAGE plpgsql
 AS $$
@@ -169,7 +169,7 @@ DECLARE
     given_up pg_catalog.jsonb;
 BEGIN
     BEGIN
-        -- The connection may be waiting for an answer.
+        -- The old connection may still wait for an answer.
         PERFORM insta_ids_internal.connect_node(from_node);
         there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
     EXCEPTION WHEN OTHERS THEN
@@ -177,7 +177,7 @@ BEGIN
     END;
     IF there ->> 'step' = 'fenced' THEN
         given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer);
-        -- From here on this fence cannot lead to a hand-over.
+        -- After this commit, this fence cannot lead to a hand-over.
         CALL insta_ids_internal.new_transaction();
         BEGIN
             PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.open_fence(%L::name, %L::jsonb)', move, given_up));
@@ -194,8 +194,8 @@ BEGIN
 END
 $$;
 
--- Ends a move that was handed over here, on both servers. `there` is its state on the source. A source that was promoted may
--- have lost the fence, and is fenced first: its rows must be here, too, unless nothing is to be verified.
+-- Ends a move on both servers after the hand-over. `there` is its state on the source. A promotion may have lost the source's
+-- fence. Then the source is fenced first, and unless `verify` is none, all its rows must be here, too.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.finish_move(move name, from_node name, there jsonb, verify text, lock_timeout text)
     LANGUAGE plpgsql
 AS $$
@@ -272,10 +272,10 @@ BEGIN
     PERFORM insta_ids_internal.require_not_left(moving, there) WHERE moving.id IS NOT NULL;
     IF id IS NOT NULL THEN
         cancellation := insta_ids_internal.move_cancel(move, id);
-        -- From here on the shards cannot be taken over any more.
+        -- After this commit, the shards cannot be taken over any more.
         CALL insta_ids_internal.new_transaction();
     END IF;
-    -- The source may have taken it back already, and have another one of this name.
+    -- The source may have withdrawn the move already, and may have a new one of this name.
     IF there ->> 'id' = id::text THEN
         PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_withdraw(%L, %L)', move, cancellation));
     END IF;

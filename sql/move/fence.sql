@@ -1,12 +1,12 @@
--- Moves, on the source: the fence, and its end.
+-- Moves, on the source: the fence, and the end of a move.
 
--- Source: closes the shards of a move to all who write.
+-- Closes the shards of an offered move to writers. Raises an error if their tables or sequences have changed since the offer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_fence(move name, lock_timeout text DEFAULT '2s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
-    -- Where this server was promoted since the offer: the timeline of before.
+    -- The timeline at the offer, if this server was promoted since.
     before integer;
 BEGIN
     IF moving.step = 'offered' THEN
@@ -14,9 +14,9 @@ BEGIN
             SELECT min(f.timeline) FROM insta_ids_internal.fence f
             WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline());
         PERFORM insta_ids_internal.close_shards(moving.shards, moving.to_node, lock_timeout);
-        -- It is kept, as writes may have come before this fence and after the hand-over.
+        -- The old timeline stays: this server may have taken writes after a hand-over and before this fence.
         UPDATE insta_ids_internal.fence f SET timeline = before WHERE f.shard = ANY (moving.shards) AND before IS NOT NULL;
-        -- What was taken out of a schema is in it no more when event triggers see it.
+        -- Event triggers may miss a relation that was moved out of its schema.
         IF insta_ids_internal.relations_of(moving.shards) <> moving.relations
             OR insta_ids_internal.published_tables(moving.shards) IS DISTINCT FROM (
                 SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
@@ -36,13 +36,13 @@ BEGIN
 END
 $$;
 
--- The standbys that are connected to this server, by their names and addresses, and how much of the WAL each has flushed.
--- Neither subscriptions nor base backups are among them. Not everybody may see what this reads.
+-- Returns the names and addresses of the standbys that are connected to this server, and how much WAL each has flushed. It
+-- leaves subscriptions and base backups out. It runs with the rights of its owner, because not all roles see these columns.
 CREATE OR REPLACE FUNCTION insta_ids_internal.connected_standbys() RETURNS TABLE (standby text, flushed pg_lsn)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- A transaction keeps what it has seen of sessions.
+    -- A transaction caches what it has read about sessions.
     PERFORM pg_stat_clear_snapshot();
     RETURN QUERY
     SELECT format('standby "%s"%s', r.application_name, ' at ' || host(r.client_addr)), coalesce(r.flush_lsn, '0/0')
@@ -51,8 +51,9 @@ BEGIN
 END
 $$;
 
--- The standby of this server that is farthest behind, with its name, whether it is connected and how many bytes of WAL it has
--- not flushed; NULL if none lacks more than `max_lag`. One that is not connected has a slot, or is one of those in `known`.
+-- Returns the standby that is farthest behind: its name, whether it is connected, and how many bytes of WAL it has not flushed.
+-- NULL if none lacks more than `max_lag`. A standby that is not connected counts if it has a slot or is in `known`, and comes
+-- first.
 CREATE OR REPLACE FUNCTION insta_ids_internal.standby_behind(max_lag bigint, known text[]) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -65,7 +66,7 @@ BEGIN
         FROM (
             SELECT c.standby, true, pg_wal_lsn_diff(own, c.flushed)::bigint FROM connected c
             UNION ALL
-            -- One that was never used has no position.
+            -- A slot that was never used has no position.
             SELECT format('standby of slot "%s"', t.slot_name), false, pg_wal_lsn_diff(own, t.restart_lsn)::bigint
             FROM pg_replication_slots t WHERE t.slot_type = 'physical' AND NOT t.active AND t.restart_lsn IS NOT NULL
             UNION ALL
@@ -76,9 +77,9 @@ BEGIN
 END
 $$;
 
--- What the target goes on from: the WAL that it must have, the time that ids have not reached, and the sequences. Asked
--- for when the fence is there for all to see. It waits so long for all standbys to have the fence on disk, as one that is
--- promoted without it would take writes; with NULL, it does not look at standbys.
+-- Returns the mark of a committed fence: the WAL position that the target must reach, a time later than all ids, and the
+-- sequences. It waits up to `await_standbys` until all standbys have the fence on disk. A standby that is promoted without the
+-- fence would take writes that are lost. With NULL, it ignores standbys.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_mark(move name, await_standbys interval DEFAULT '5 s') RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -87,7 +88,7 @@ DECLARE
     sequences jsonb := '[]';
     sequence insta_ids_internal.shard_relation;
     value record;
-    -- What is flushed with the fence: all that was committed before. The target is sent nothing else.
+    -- Everything that was committed before is flushed up to here, and the target receives only flushed WAL.
     fenced CONSTANT pg_lsn := pg_current_wal_flush_lsn();
     gives_up_at CONSTANT numeric := insta_ids_internal.steady_ms() + extract(epoch FROM await_standbys) * 1000;
     standby jsonb;
@@ -124,7 +125,7 @@ BEGIN
         END LOOP;
         UPDATE insta_ids_internal.move m
         SET mark = jsonb_build_object('id', m.id, 'fence', m.fences, 'lsn', fenced, 'sequences', sequences,
-            -- Every id of this database is of a time that its lease covers.
+            -- The lease covers the time of every id of this database.
             'until', (SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c),
             'version', (SELECT coalesce(max(p.version), 0) FROM insta_ids_internal.map p))
         WHERE m.name = move
@@ -134,8 +135,8 @@ BEGIN
 END
 $$;
 
--- Drops the slot of a move and those by which its tables were copied, when the target has let go of them. A slot of another
--- database, or one that neither a move nor a subscription's copy has made, stays, whatever `table_slots` says.
+-- Drops the slot of a move, and those of `table_slots` by which a subscription copied tables. Slots of other databases or of
+-- other origin stay. Ends processes that still read a slot.
 CREATE OR REPLACE FUNCTION insta_ids_internal.drop_slots(moving insta_ids_internal.move, table_slots jsonb) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -157,7 +158,7 @@ BEGIN
                     IF attempt = 100 THEN
                         RAISE;
                     END IF;
-                    -- What reads it has nothing to do any more.
+                    -- The process that reads the slot has nothing left to do.
                     PERFORM pg_terminate_backend(s.active_pid) FROM pg_replication_slots s WHERE s.slot_name = slot;
                     PERFORM insta_ids_internal.wait_ms(100);
             END;
@@ -166,8 +167,9 @@ BEGIN
 END
 $$;
 
--- Lets go of what the target has taken over: `handed_over` is what move_hand_over returned there. Then, on the target, ends
--- the move there, too.
+-- Ends a move after the hand-over. On the source, it renames the schemas of the shards and drops the slot; `handed_over` is
+-- what move_hand_over returned. On the target, it then deletes the row of the move. Without a move of this name, it does
+-- nothing.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_finish(move name, handed_over jsonb DEFAULT NULL) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -180,7 +182,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move) THEN
         RETURN;
     END IF;
-    -- As who offers, makes or assigns shards: this table first, and then the move.
+    -- This table is locked before the move, as by all sessions that offer, create or assign shards.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
     IF moving.step = 'handed over' THEN
@@ -215,14 +217,15 @@ BEGIN
 END
 $$;
 
--- Opens the shards of a move again, which goes on: `given_up` is what give_up_fence returned on the target.
+-- Opens the shards of a fenced move to writers again; the move goes on. `given_up` is what give_up_fence returned on the
+-- target. Raises an error unless this was the current fence.
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_fence(move name, given_up jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids_internal.move;
 BEGIN
-    -- Nobody assigns shards meanwhile.
+    -- No other session assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
     IF moving.step = 'offered' THEN
@@ -243,8 +246,8 @@ BEGIN
 END
 $$;
 
--- Takes the offer back, and opens the shards again. Once they are fenced, the target must have cancelled the move:
--- `cancellation` is what move_cancel returned.
+-- Withdraws an offer, and opens the shards to writers again. If they are fenced, or this server was promoted, the target must
+-- have cancelled the move: `cancellation` is what move_cancel returned there. Raises an error otherwise.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_withdraw(move name, cancellation jsonb DEFAULT '{}') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -256,10 +259,10 @@ BEGIN
     IF insta_ids_internal.outcome_of_move((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
     END IF;
-    -- Nobody assigns shards meanwhile.
+    -- No other session assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
-    -- Also where this server was promoted, and may have lost the fence.
+    -- A promotion may have lost the fence.
     may_be_there := moving.step = 'fenced' OR insta_ids_internal.is_in_doubt(moving.shards);
     IF moving.step NOT IN ('offered', 'fenced') THEN
         RAISE EXCEPTION USING
@@ -267,7 +270,7 @@ BEGIN
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('End the move here: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
     ELSIF (may_be_there OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
-        -- Who has never heard of the move cannot say that it will not take the shards over.
+        -- A target that does not know the move cannot promise that it will not take the shards over.
         OR may_be_there
             AND (cancellation ->> 'to_node' IS DISTINCT FROM moving.to_node OR cancellation ->> 'was_known' = 'false')
     THEN

@@ -1,7 +1,7 @@
--- Moves, on the target: the shards are taken over, or given up.
+-- Moves, on the target: the shards are taken over, or the move is cancelled.
 
--- Whether the subscription of a move runs, and has told the source that all before this position is applied. What it told
--- before it was started again does not count.
+-- Returns whether the subscription of a move runs, and has confirmed to the source that it applied everything before `lsn`.
+-- What it confirmed before a restart does not count.
 CREATE OR REPLACE FUNCTION insta_ids_internal.has_applied(move name, lsn pg_lsn) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN EXISTS (
@@ -9,14 +9,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.has_applied(move name, lsn pg_lsn)
         JOIN pg_catalog.pg_stat_subscription s ON s.subid = u.oid AND s.relid IS NULL AND s.pid IS NOT NULL
         WHERE u.name = move AND coalesce(s.latest_end_lsn, '0/0') >= lsn);
 
--- Whether all that was written on the source before its mark is here.
+-- Returns whether all rows that the source wrote before its mark are here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_drained(move name, mark jsonb) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, (mark ->> 'lsn')::pg_catalog.pg_lsn);
 
--- Takes the shards over: before its end they are closed on both servers, afterwards they are open here. `theirs` are the
--- hashes of the source, `ours` those of this server; without, nothing is compared. Returns what the source must see to let
--- go of them, also when it was done before.
+-- Takes the shards over. Until this commits, they are closed on both servers; afterwards, they are open here. `theirs` and
+-- `ours` are the hashes of the source and of this server. Without `theirs`, nothing is compared. Returns what move_finish needs
+-- on the source, also if the shards were taken over before.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_hand_over(
         move name, mark jsonb DEFAULT NULL, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
     RETURNS jsonb
@@ -26,7 +26,7 @@ DECLARE
     moving insta_ids_internal.move;
     different record;
 BEGIN
-    -- This table first, and then the move, as whoever offers, makes or assigns shards.
+    -- This table is locked before the move, as by all sessions that offer, create or assign shards.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
     IF moving.step = 'handed over' THEN
@@ -85,8 +85,8 @@ BEGIN
 END
 $$;
 
--- Refuses hand-overs by the mark of this fence, or of an earlier one. Returns what the source must see to open the shards
--- again.
+-- Gives up a fence of the source: hand-overs by the mark of this fence, or of an earlier one, are refused. Returns what
+-- open_fence needs on the source. Raises an error if the shards were handed over.
 CREATE OR REPLACE FUNCTION insta_ids_internal.give_up_fence(move name, fence integer) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -106,7 +106,7 @@ BEGIN
 END
 $$;
 
--- Refuses to give up a copy here whose source says that it was handed over: it may be all that there is.
+-- Raises an error if the source says that the shards were handed over. This server has lost that, and must not drop its copy.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_left(moving insta_ids_internal.move, there jsonb) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -121,7 +121,8 @@ BEGIN
 END
 $$;
 
--- Refuses rows of the source that are not here, after shards were handed over to this node without that the source knows.
+-- Raises an error if the source has rows that are not here. Callers use it when the source may have taken writes after the
+-- hand-over.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_nothing_left_behind(move name, from_node name, shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -151,7 +152,7 @@ BEGIN
 END
 $$;
 
--- Without its slot, which the source drops.
+-- Drops the subscription of a move. The source drops its slot.
 CREATE OR REPLACE FUNCTION insta_ids_internal.drop_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -164,16 +165,16 @@ BEGIN
 END
 $$;
 
--- Forgets what was made here for a move whose shards have not been handed over; no offer of this id is taken up here any more.
--- Without a row of it, `id` says which it was. Returns what the source must see, with the slots there by which tables were
--- copied, and which are still there if it could not be reached.
+-- Cancels a move before the hand-over, and drops its shards here. Its offer cannot be used here any more. If this server does
+-- not know the move, `id` says which one it is. Returns what move_withdraw needs on the source, with the slots by which tables
+-- were copied. Raises an error if the shards were handed over.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_cancel(move name, id uuid DEFAULT NULL) RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids_internal.move;
 BEGIN
-    -- A session that prepares or hands over this move is waited for: then its row is here, or the move cannot be prepared.
+    -- Waits for a session that prepares or hands over this move. Afterwards, its row is here or it can no longer be prepared.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     IF id IS NULL OR EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move) THEN
         moving := insta_ids_internal.open_move(move);
@@ -186,7 +187,7 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.commit_durably();
     id := coalesce(moving.id, id);
-    -- Waits for who is handing it over.
+    -- Waits for a session that hands the move over.
     INSERT INTO insta_ids_internal.move_outcome VALUES (id, 'cancelled', moving.shards,
         CASE WHEN moving.name IS NOT NULL THEN insta_ids_internal.move_table_slots(move, '{i,d,f,s}') END)
     ON CONFLICT DO NOTHING;

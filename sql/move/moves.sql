@@ -1,10 +1,9 @@
--- Moves: shards go to another server, by PostgreSQL's logical replication, one subscription for all shards of a move.
+-- Moves bring shards to another server. Logical replication copies them, with one subscription for all shards of a move.
 --
--- The server that the shards leave is the source, the one that they come to is the target. Each step is a function on one of
--- the two; it can be repeated, and finds what is done already. What a step makes is written down in insta_ids_internal.move in
--- the same transaction, or before.
+-- The shards leave the source and go to the target. Each step is a function on one of the two servers, and can be repeated: it
+-- skips what is already done. A step records in insta_ids_internal.move what it creates, in the same transaction or before.
 
--- Lets roles that are no superusers write down only what the source of a move does, under an id that is of no other move.
+-- Raises an error if a role that is not a superuser writes a step of the target. This role cannot choose the id of a move.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_source() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -24,8 +23,8 @@ CREATE OR REPLACE TRIGGER require_source BEFORE INSERT OR UPDATE ON insta_ids_in
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_source();
 ALTER TABLE insta_ids_internal.move ENABLE ALWAYS TRIGGER require_source;
 
--- Keeps roles that are no superusers from writing down how a move has ended that is not the one in insta_ids_internal.move.
--- Only a target has slots to name, and only a superuser can be the mover there.
+-- Raises an error unless the move of an outcome is open here, or the role is a superuser. Only a superuser may name slots,
+-- because only the target names slots and only superusers run a move there.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_open_move() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -46,7 +45,7 @@ CREATE OR REPLACE TRIGGER require_open_move BEFORE INSERT ON insta_ids_internal.
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_open_move();
 ALTER TABLE insta_ids_internal.move_outcome ENABLE ALWAYS TRIGGER require_open_move;
 
--- Refuses what a move of one of these shards is in the way of.
+-- Raises an error if the range of an open move overlaps this range of shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_moving(first integer, last integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -68,7 +67,7 @@ BEGIN
 END
 $$;
 
--- How a move has ended here, NULL if it has not.
+-- Returns how a move has ended here, or NULL if it has not.
 CREATE OR REPLACE FUNCTION insta_ids_internal.outcome_of_move(id uuid) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (SELECT e.outcome FROM insta_ids_internal.move_outcome e WHERE e.id = outcome_of_move.id);
@@ -78,7 +77,7 @@ CREATE OR REPLACE VIEW insta_ids_internal.subscription AS
 SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled, s.subconninfo AS dsn
 FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
 
--- Refuses a move that is of other nodes than this server, whose name was changed then.
+-- Raises an error unless this server is one of the two nodes of a move. The name of its node may have changed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_move(moving insta_ids_internal.move) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -96,20 +95,20 @@ BEGIN
 END
 $$;
 
--- The replication slot of a move on its source. It is made of the row, so that no row can name another slot; and it has the
--- id, so that a target whose move was withdrawn does not take the slot of the next one.
+-- Returns the name of a move's replication slot on the source. It follows from the row, so a row cannot name another slot. It
+-- contains the id, so the target of a withdrawn move cannot take the slot of the next move.
 CREATE OR REPLACE FUNCTION insta_ids_internal.slot_of(moving insta_ids_internal.move) RETURNS name
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN pg_catalog.format('insta_ids_%s_%s_%s', moving.first, moving.last,
         pg_catalog."left"(pg_catalog.replace(moving.id::text, '-', ''), 16))::name;
 
--- What ends a move, as its errors say it.
+-- Returns the hint to abort a move and begin it again.
 CREATE OR REPLACE FUNCTION insta_ids_internal.hint_to_abort(moving insta_ids_internal.move) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN pg_catalog.format('End the move, and begin it again: CALL insta_ids.move_abort(%s, %s, %L) on node "%s".',
         moving.first, moving.last, moving.from_node, moving.to_node);
 
--- The move of this name, locked.
+-- Locks and returns the move of this name, and makes the commit durable. Raises an error unless the move is open here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_move(move name) RETURNS insta_ids_internal.move
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -129,8 +128,8 @@ BEGIN
 END
 $$;
 
--- Gives the map the shards of a move, as far as it has them on the source, and a version that is no older than this. All at
--- once: while the map is between, it would have some of them where they are not.
+-- Assigns the shards of a move to the target, if the map has them on the source, and gives the map at least this version. All
+-- ranges change together, because each intermediate map would be wrong about some shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.assign_moved(moving insta_ids_internal.move, version bigint) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -153,15 +152,15 @@ BEGIN
 END
 $$;
 
--- Whether this server was promoted since it offered these shards. Then it may lack the fence, after which they were handed
--- over.
+-- Returns whether this server was promoted since it offered these shards. It may then have lost their fence, and the target may
+-- have taken them over.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_in_doubt(shards integer[]) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN EXISTS (
         SELECT FROM insta_ids_internal.fence f
         WHERE f.shard = ANY (shards) AND NOT f.is_closed AND f.timeline <> insta_ids_internal.timeline());
 
--- What another node must know of a move: its row there, and how the move of this id has ended.
+-- Returns what another node must know of a move: its row here, and how the move with this id has ended.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_state(move name, id uuid) RETURNS jsonb
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -174,9 +173,9 @@ BEGIN ATOMIC
             FROM insta_ids_internal.move m WHERE m.name = move), '{}');
 END;
 
--- On both
+-- On both servers
 
--- For each table the number of its rows and, if all of them are compared, a number that is the same for the same rows.
+-- Returns for each table the number of its rows and, with `verify` full, a hash that is the same for the same rows.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_hashes(move name, verify text DEFAULT 'full') RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -217,7 +216,7 @@ LEFT JOIN LATERAL (
     JOIN pg_subscription_rel r ON r.srsubid = u.oid
     WHERE u.name = m.name
 ) t ON m.step IN ('prepared', 'copying')
--- Of the tables here; while one is copied, its rows are counted as they come.
+-- Rows and bytes of the tables here. A table that is being copied counts the rows that have arrived.
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(pg_table_size(h.relation)), 0)::bigint AS bytes,
            coalesce(sum(pg_stat_get_tuples_inserted(h.relation) + coalesce(p.tuples_processed, 0)), 0)::bigint AS rows

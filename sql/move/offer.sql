@@ -1,8 +1,8 @@
--- Moves, on the source: what a shard has, and its offer.
+-- Moves, on the source: what is in a shard, and its offer.
 
 -- On the source
 
--- Refuses shards that could not be moved whole.
+-- Raises an error unless all of these shards can be moved completely.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -65,7 +65,7 @@ BEGIN
 END
 $$;
 
--- What is in a shard, in words that are the same in each.
+-- Returns the objects of a shard, in words that are the same for each shard.
 CREATE OR REPLACE FUNCTION insta_ids_internal.objects_json(shard integer) RETURNS jsonb
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -74,8 +74,8 @@ BEGIN ATOMIC
     FROM insta_ids_internal.objects_of(ARRAY[shard], true) o;
 END;
 
--- The partition key of a table, which is made of nothing but PostgreSQL's own: its strategy, and then its columns. NULL if it
--- has another one, which could call what somebody has put there.
+-- Returns the partition key of a table: its strategy, then its columns. NULL unless it consists of columns of PostgreSQL's own
+-- types, with their own collations and default operator classes. Other keys could call code of other roles.
 CREATE OR REPLACE FUNCTION insta_ids_internal.partition_key(relation oid) RETURNS text[]
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -86,7 +86,7 @@ BEGIN ATOMIC
         pg_catalog.unnest(p.partattrs::smallint[]), pg_catalog.unnest(p.partclass::oid[]), pg_catalog.unnest(p.partcollation::oid[])
     ) WITH ORDINALITY k (column_number, class, collation_of, place)
     JOIN pg_catalog.pg_opclass o ON o.oid = k.class
-    -- An expression is no column.
+    -- An expression has no column.
     LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.column_number AND k.column_number > 0
     LEFT JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE p.partrelid = partition_key.relation
@@ -96,7 +96,7 @@ BEGIN ATOMIC
         AND o.opcdefault AND k.collation_of = a.attcollation, false));
 END;
 
--- The partitions of a shard, those of others before those of theirs.
+-- Returns the partitions of a shard, each after its parent.
 CREATE OR REPLACE FUNCTION insta_ids_internal.partitions_json(shard integer) RETURNS jsonb
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -112,7 +112,8 @@ BEGIN ATOMIC
     WHERE s.shard = partitions_json.shard;
 END;
 
--- Source: publishes a range of shards, which nobody alters from here on.
+-- Offers a range of shards: publishes their tables, and keeps their objects from being altered. Returns the offer, and the same
+-- one if it is called again. Raises an error unless the shards can be moved.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(first integer, last integer, to_node name) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -126,10 +127,10 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_range(first, last, 1),
         insta_ids_internal.commit_durably();
-    -- Nobody else offers, makes or assigns shards meanwhile.
+    -- No other session offers, creates or assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_node(here), insta_ids_internal.require_node(to_node);
-    -- The target runs them with the rights of who calls it.
+    -- The target runs the migrations with the rights of the role that calls it.
     PERFORM insta_ids_internal.require_trusted_author(m) FROM insta_ids_internal.migration m ORDER BY m.number;
     SELECT * INTO move FROM insta_ids_internal.move m WHERE m.name = offered FOR UPDATE;
     IF FOUND THEN
@@ -153,7 +154,7 @@ BEGIN
         END LOOP;
         PERFORM insta_ids_internal.lock_shards(move.shards);
         PERFORM insta_ids_internal.require_movable(move.shards);
-        -- What is being made in them now is seen afterwards.
+        -- This waits for sessions that create objects in the schemas, so that the next statements see these objects.
         PERFORM insta_ids_internal.lock_schema(s.oid) FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (move.shards);
         EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids_internal.published_tables(move.shards));
         PERFORM insta_ids_internal.fence_offer(move.shards, to_node);
@@ -168,7 +169,7 @@ BEGIN
     IF move.from_node <> here OR move.to_node <> move_offer.to_node THEN
         PERFORM insta_ids_internal.require_not_moving(first, last);
     END IF;
-    -- What differs between them cannot come of the same migrations.
+    -- The target creates all shards by the same migrations, so they must have the same objects.
     objects := insta_ids_internal.objects_json(move.shards[1]);
     FOREACH shard IN ARRAY move.shards[2:] LOOP
         IF insta_ids_internal.objects_json(shard) <> objects THEN
@@ -192,7 +193,7 @@ BEGIN
 END
 $$;
 
--- Lets nobody alter these shards, while they are written to. A server that is promoted meanwhile mints no ids for them.
+-- Keeps shards from being altered, while they stay open to writers. A standby that is promoted meanwhile mints no ids for them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.fence_offer(shards integer[], to_node name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -202,12 +203,12 @@ BEGIN
 END
 $$;
 
--- What rows and values of shards are in.
+-- Returns the relations of shards that contain rows or values.
 CREATE OR REPLACE FUNCTION insta_ids_internal.relations_of(shards integer[]) RETURNS oid[]
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN ARRAY(SELECT r.relation::oid FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) ORDER BY r.relation::oid);
 
--- The tables of shards, as a publication names them: partitions go with what they are of.
+-- Returns the tables of shards, as a publication names them. A partitioned table includes its partitions.
 CREATE OR REPLACE FUNCTION insta_ids_internal.published_tables(shards integer[]) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -216,8 +217,8 @@ BEGIN ATOMIC
     WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') AND NOT r.is_partition;
 END;
 
--- Makes the slot that the subscription reads, once: what was written after one that is lost would not come. No transaction
--- that has written something can make one, so that is written down afterwards.
+-- Creates the replication slot of a move once. A lost slot is not replaced, because a new one would lack what was written
+-- meanwhile. A transaction that has written cannot create a slot, so the row is updated afterwards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_slot(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -248,7 +249,7 @@ BEGIN
 END
 $$;
 
--- Refuses a move whose publication was dropped: one that is made anew would lack what was written meanwhile.
+-- Raises an error if the publication of a move was dropped. A new one would lack what was written meanwhile.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_publication(moving insta_ids_internal.move) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -262,7 +263,7 @@ BEGIN
 END
 $$;
 
--- How many bytes of WAL the target has not confirmed yet.
+-- Returns how many bytes of WAL the target has not confirmed. Raises an error if the slot or the publication is lost.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_lag(move name) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -287,7 +288,7 @@ BEGIN
 END
 $$;
 
--- Whether one of these slots is not there.
+-- Returns whether one of these slots does not exist.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_slots_lost(table_slots name[]) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN EXISTS (

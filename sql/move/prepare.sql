@@ -2,6 +2,7 @@
 
 -- On the target
 
+-- Calls prepare_shards() with the caller's search_path, for moves that are made step by step.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_prepare(offer jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
 AS $$
@@ -10,7 +11,8 @@ BEGIN
 END
 $$;
 
--- Makes the shards that were offered, empty and closed. `path` is the search_path of who asked for it.
+-- Creates the shards of an offer, empty and closed, and records the move. `path` is the caller's search_path. Raises an error
+-- if the offer does not fit the map, the migrations or the shards of this server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_shards(offer jsonb, path text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -29,7 +31,7 @@ BEGIN
             DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
             HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
     END IF;
-    -- Whoever cancels the move, or prepares it as well, waits until this has ended.
+    -- Sessions that prepare or cancel this move wait until this transaction ends.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM insta_ids_internal.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
         RETURN;
@@ -69,7 +71,7 @@ BEGIN
             PERFORM insta_ids_internal.require_same_objects(shard, offer -> 'objects', moving.from_node);
         END IF;
     END LOOP;
-    -- Rows that migrations made come from the source, too.
+    -- Rows that migrations inserted also come from the source.
     tables := insta_ids_internal.published_tables(moving.shards);
     IF tables IS NOT NULL THEN
         EXECUTE 'TRUNCATE ' || tables;
@@ -81,7 +83,7 @@ BEGIN
 END
 $$;
 
--- Refuses a shard that was just created by the migrations, if it has other objects than those of the offer.
+-- Raises an error unless a shard that its migrations have just created has the same objects as those of the offer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_objects(shard integer, objects jsonb, from_node name) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -115,7 +117,7 @@ BEGIN
 END
 $$;
 
--- Refuses shards of which something is here.
+-- Raises an error if one of these shards is here, or if a departed one has left a schema here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_absent(first integer, last integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -131,7 +133,8 @@ BEGIN
 END
 $$;
 
--- Adds the migrations of another node that are not here; the others must be the same.
+-- Adds the migrations of another node that this one lacks. Raises an error unless the other node has all migrations of this
+-- one, unchanged.
 CREATE OR REPLACE FUNCTION insta_ids_internal.take_migrations(migrations jsonb, from_node name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -158,8 +161,8 @@ BEGIN
 END
 $$;
 
--- Gives the partitioned tables of a shard these partitions, and no others. Of what the source says, nothing is run that is
--- more than literals and names of columns.
+-- Gives the partitioned tables of a shard exactly these partitions. From the source, it uses only literals and names of
+-- columns, so the source cannot run code here. Raises an error for any other text.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_partitions(shard integer, partitions jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on
 AS $$
@@ -197,8 +200,8 @@ BEGIN
 END
 $$;
 
--- Refuses shards in which the subscription would run what a role has put there that is no superuser. Since PostgreSQL 16
--- each table's owner runs it. What belongs to superusers is altered by nobody else afterwards, be it of the shards or not.
+-- Raises an error unless superusers own all code that the subscription could run. Before PostgreSQL 16, the subscription's
+-- owner runs it; from 16 on, each table's owner does. Other roles cannot alter what superusers own.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_owners(shards integer[]) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -208,7 +211,7 @@ BEGIN
     IF current_setting('server_version_num')::integer >= 160000 THEN
         RETURN;
     END IF;
-    -- What is in the schemas with all its parts, and what these call, in other schemas, too.
+    -- The contents of the schemas with all their parts, and what these use, also in other schemas.
     WITH RECURSIVE needed AS (
         SELECT 'pg_namespace'::regclass::oid AS class, s.oid FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards)
         UNION
@@ -232,7 +235,7 @@ BEGIN
     CROSS JOIN LATERAL pg_identify_object(n.class, n.oid, 0) i
     WHERE n.class IN ('pg_namespace'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass,
         'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass)
-    -- With a table, the sequences that belong to it get its owner.
+    -- A change of a table's owner also changes the owner of its sequences, so tables come first.
     ORDER BY i.type = 'sequence', i.type, i.identity LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING

@@ -1,11 +1,11 @@
--- Long work: procedures that commit batch by batch, and say how far they are.
+-- Progress: procedures that commit batch by batch, and report how far they are.
 
 CREATE OR REPLACE VIEW insta_ids.progress AS
 SELECT w.pid, w.command, w.total, w.done, w.failed, w.total - w.done AS remaining, w.started_at, r.per_second,
        make_interval(secs => (w.total - w.done) / nullif(r.per_second, 0)) AS time_left
 FROM insta_ids_internal.work w
 JOIN pg_stat_activity a ON a.pid = w.pid
-    -- To who may not see what others do, both are NULL; that a transaction of theirs is open is no secret.
+    -- Roles without the privilege to see other sessions' statements get NULL here. They may see that a transaction is open.
     AND coalesce(
         a.query_start = w.started_at AND a.state = 'active',
         EXISTS (SELECT FROM pg_locks l WHERE l.pid = w.pid AND l.locktype = 'virtualxid'))
@@ -14,7 +14,7 @@ CROSS JOIN LATERAL (
 ) r;
 COMMENT ON VIEW insta_ids.progress IS 'how far the calls of create_shards, migrate and check_rows are that run now';
 
--- Refuses what is no range of shards, or no size of a batch.
+-- Raises an error unless both bounds are shards or NULL, the first is not after the last, and `batch` is at least 1.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_range(first integer, last integer, batch integer) RETURNS void
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -32,7 +32,7 @@ BEGIN
 END
 $$;
 
--- Commits, and begins a transaction that sees what others have done since, with a safe search_path.
+-- Commits, and begins a READ COMMITTED transaction with a safe search_path.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.new_transaction()
     LANGUAGE plpgsql
 AS $$
@@ -43,8 +43,8 @@ BEGIN
 END
 $$;
 
--- Ends a batch of who works through `total` shards, of which so many are done; the first call comes before the first
--- shard. Leaves a new transaction with a safe search_path.
+-- Ends a batch: records that `done` of `total` shards are done, commits, and begins a transaction with a safe search_path. The
+-- first call comes before the first shard. Reports the progress at most once a second, and the end.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.commit_batch(command text, total integer, done integer, failed integer)
     LANGUAGE plpgsql
 AS $$
@@ -82,8 +82,8 @@ BEGIN
 END
 $$;
 
--- How many locks the server has for sure, as it reckons: for each process that can have a transaction, and each prepared
--- transaction, so many.
+-- Returns how many locks the server can hold at least. PostgreSQL reserves "max_locks_per_transaction" for each process that
+-- can have a transaction, and for each prepared transaction.
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_capacity() RETURNS bigint
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -91,12 +91,12 @@ BEGIN ATOMIC
     FROM pg_catalog.pg_settings s
     WHERE s.name = ANY (ARRAY[
         'max_connections', 'max_prepared_transactions', 'max_worker_processes', 'max_wal_senders',
-        -- Its slots, from PostgreSQL 18 on.
+        -- From PostgreSQL 18 on, this setting determines the number of slots.
         CASE WHEN pg_catalog.current_setting('server_version_num')::integer < 180000 THEN 'autovacuum_max_workers'
             ELSE 'autovacuum_worker_slots' END]);
 END;
 
--- Refuses a batch for which the server has too few locks, after the first shard of it.
+-- Raises an error unless the server has enough locks for a batch, judged by the locks that its first shard took.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_locks(batch integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -108,7 +108,7 @@ BEGIN
     SELECT count(*) FILTER (WHERE pid = pg_backend_pid()), count(*) FILTER (WHERE pid IS DISTINCT FROM pg_backend_pid())
     INTO own, others
     FROM pg_locks WHERE NOT fastpath;
-    -- One by itself has just been done.
+    -- The locks for one shard are already held.
     IF batch > 1 AND own * batch > room - others THEN
         RAISE EXCEPTION USING
             ERRCODE = 'configuration_limit_exceeded',

@@ -1,6 +1,6 @@
--- Shards: a schema each, with what next_id needs and every migration.
+-- Shards: each is a schema with a sequence, the functions next_id() and the objects of all migrations.
 
--- Makes what every shard has besides its migrations, as far as it is not there.
+-- Creates the sequence and the next_id functions of a shard, except those that exist.
 CREATE OR REPLACE FUNCTION insta_ids_internal.create_shard_functions(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -24,7 +24,8 @@ BEGIN
 END
 $$;
 
--- Makes a shard, or returns NULL if it is there. `path` is the search_path of who asked for it.
+-- Creates a shard and applies all migrations to it. Returns its schema, or NULL if the shard exists. `path` is the caller's
+-- search_path. Raises an error if the shard moves, if a departed shard has left its schema here, or if a migration fails.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_shard(shard integer, path text) RETURNS name
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -32,17 +33,17 @@ DECLARE
     schema name := insta_ids.schema_of(shard);
     outcome record;
 BEGIN
-    -- Nobody assigns or offers shards meanwhile.
+    -- No other session assigns or offers shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_not_moving(shard, shard), insta_ids_internal.require_no_remains(shard, shard);
-    -- Waits for another session that is dropping it.
+    -- Waits for another session that drops the shard.
     PERFORM FROM insta_ids_internal.shard s WHERE s.shard = make_shard.shard FOR KEY SHARE;
     IF FOUND THEN
         RETURN NULL;
     END IF;
-    -- The schema comes first: a row about a schema that is not there is refused.
+    -- The schema comes first, because a trigger refuses a row about a missing schema.
     BEGIN
-        -- Waits for another session that is making it.
+        -- Waits for another session that creates the shard.
         EXECUTE format('CREATE SCHEMA %I', schema);
     EXCEPTION WHEN duplicate_schema OR unique_violation THEN
         IF EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = make_shard.shard) THEN
@@ -102,13 +103,13 @@ DECLARE
     taken pg_catalog.record;
     done integer := 0;
 BEGIN
-    -- The transaction of the call sees no more than what was there when it began, if its session asks for that.
+    -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
     IF num_nulls(first, last) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'first and last shard must be given';
     END IF;
     PERFORM insta_ids_internal.require_range(first, last, batch);
-    -- Those that the map has on other nodes are theirs.
+    -- Shards that the map assigns to other nodes are skipped.
     todo := ARRAY(
         SELECT n FROM generate_series(first, last) n
         WHERE NOT EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = n)
@@ -117,7 +118,7 @@ BEGIN
     SELECT n AS shard, s.nspname AS schema INTO taken
     FROM insta_ids.config c, unnest(todo) n, pg_namespace s
     WHERE s.nspname = (c.prefix || n::text)::name
-        -- Another session may have made it since.
+        -- Another session may have created the shard after the statement above.
         AND NOT EXISTS (SELECT FROM insta_ids_internal.shard x WHERE x.shard = n)
     ORDER BY n LIMIT 1;
     IF FOUND THEN
@@ -130,7 +131,7 @@ BEGIN
 
     CALL insta_ids_internal.commit_batch('create_shards', cardinality(todo), 0, 0);
     FOREACH number IN ARRAY todo LOOP
-        -- The lock is a statement of its own: a statement does not see what was committed after it began.
+        -- The lock is a statement of its own, because a statement sees only what was committed before it began.
         LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
         PERFORM insta_ids_internal.require_placed_here(number), insta_ids_internal.make_shard(number, path);
         done := done + 1;
@@ -141,22 +142,22 @@ BEGIN
             CALL insta_ids_internal.commit_batch('create_shards', cardinality(todo), done, 0);
         END IF;
     END LOOP;
-    -- In a transaction that goes on, as that of a procedure which called this one, the path is the caller's again.
+    -- If a procedure called this one, its transaction goes on with the caller's search_path.
     PERFORM set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.create_shards(integer, integer, integer) IS
     'creates the shards of a range that are not there yet';
 
--- Refuses to drop a shard's schema on which something outside depends: as DROP ... RESTRICT would tell, if the schema were
--- one object.
+-- Raises an error if objects outside of a shard's schema depend on objects in it. DROP SCHEMA ... RESTRICT cannot tell this,
+-- because it fails for every schema that is not empty.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_dependents(shard integer, schema oid) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     outside text;
 BEGIN
-    -- What depends on a part of it, and is none.
+    -- Looks for objects that depend on a part of the schema and are not parts themselves.
     WITH RECURSIVE parts AS (
         SELECT d.classid, d.objid FROM pg_depend d
         WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema
@@ -203,11 +204,11 @@ BEGIN
                 ERRCODE = 'undefined_object',
                 MESSAGE = format('shard %s does not exist', shard);
         END IF;
-        -- Another session may have offered the shard before this one had its row.
+        -- Another session may have offered the shard before this one locked its row.
         PERFORM insta_ids_internal.require_not_moving(shard, shard);
         DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = drop_shard.shard;
     END IF;
-    -- Only now: who had its row before may have dropped it, and made it anew.
+    -- The schema is looked up only now: the session that held the row before may have dropped and created it.
     dropped := to_regnamespace(quote_ident(schema));
     IF dropped IS NULL THEN
         RETURN;
@@ -215,9 +216,9 @@ BEGIN
 
     IF NOT force THEN
         PERFORM insta_ids_internal.require_read_committed();
-        -- Nothing is made in it from here on.
+        -- From here on, no session can create anything in the schema.
         PERFORM insta_ids_internal.lock_schema(dropped);
-        -- Partitions and heirs in other schemas go with it, too.
+        -- Dropping a table also drops its partitions and child tables in other schemas.
         FOR relation IN
             WITH RECURSIVE tree AS (
                 SELECT c.oid FROM pg_class c WHERE c.relnamespace = dropped
@@ -270,7 +271,7 @@ LEFT JOIN (
     FROM insta_ids_internal.shard_migration a GROUP BY a.shard
 ) m ON m.shard = s.shard
 LEFT JOIN pg_namespace n ON n.nspname = s.schema
--- As of the last VACUUM or ANALYZE of each table, as pg_class has it.
+-- Rows and bytes are estimates of the last VACUUM or ANALYZE of each table, from pg_class.
 LEFT JOIN (
     SELECT c.relnamespace,
            count(*) FILTER (WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition) AS tables,

@@ -33,7 +33,7 @@ ORDER BY 1, 8;
 \x
 
 -- The functions that run with the rights of their owner, and those of the extension alone that not everybody may execute.
-SELECT oid::regprocedure AS function, prosecdef AS security_definer, regexp_replace(proacl::text, 'postgres=[^,]*,?', '') AS privileges
+SELECT oid::regprocedure AS function, prosecdef AS security_definer, regexp_replace(proacl::text, 'postgres=[^,}]*,?', '') AS privileges
 FROM pg_proc
 WHERE pronamespace = 'insta_ids'::regnamespace AND prosecdef
     OR pronamespace = 'insta_ids_internal'::regnamespace AND (prosecdef OR NOT has_function_privilege('public', oid, 'EXECUTE'))

@@ -327,7 +327,7 @@ fn what_is_no_schema_for_it_is_refused() {
         ),
         (
             "SET ROLE nobody; SELECT insta_ids.release('insta5')",
-            ["42501", "permission denied for schema insta_ids_internal", "", ""],
+            ["42501", "permission denied for view shard_schema", "", ""],
         ),
         (
             "SET ROLE other; SELECT insta_ids.adopt('insta5', 5)",
