@@ -23,18 +23,30 @@ END
 $$;
 
 -- Raises an error if a statement would miss the shard. This happens if the role lacks USAGE on its schema, which search_path
--- then skips. It also happens if only another schema of the path has a relation of `alters`. Locks the names of these relations
--- until the transaction ends.
+-- then skips, or if a temporary relation of the session hides one of the shard. It also happens if only another schema of the
+-- path has a relation of `alters`. Locks the names of these relations until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_path(schema name, path text, alters text[]) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     relation text;
+    hiding name;
     held oid;
     elsewhere record;
 BEGIN
     IF NOT has_schema_privilege(schema, 'USAGE') THEN
         RAISE insufficient_privilege USING MESSAGE = format('permission denied for schema %s', schema);
+    END IF;
+    -- PostgreSQL looks for a relation among the session's temporary ones first.
+    IF pg_my_temp_schema() <> 0 THEN
+        SELECT t.relname INTO hiding
+        FROM pg_class t JOIN pg_class c ON c.relname = t.relname AND c.relnamespace = to_regnamespace(quote_ident(schema))
+        WHERE t.relnamespace = pg_my_temp_schema() ORDER BY t.relname LIMIT 1;
+        IF FOUND THEN
+            RAISE object_not_in_prerequisite_state USING
+                MESSAGE = format('temporary relation "%s" hides that of schema "%s"', hiding, schema),
+                HINT = 'Drop the temporary relation, or call in another session.';
+        END IF;
     END IF;
     FOREACH relation IN ARRAY alters LOOP
         held := to_regclass(format('%I.%I', schema, relation));

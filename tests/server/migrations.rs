@@ -556,3 +556,22 @@ fn psql_reports_the_shards_in_which_a_migration_failed() {
     assert_eq!(String::from_utf8(run.stderr).unwrap(), "");
     check_complete(&mut client, 20);
 }
+
+/// A temporary table of the session is not altered instead of a shard's: that would be written down as applied.
+#[test]
+fn a_temporary_table_does_not_stand_in_for_that_of_a_shard() {
+    let (_cluster, mut client) = set_up("hidden", 2);
+    add(&mut client, "0001", PHOTOS);
+    client.batch_execute("CALL insta_ids.create_shards(0, 1)").unwrap();
+    client.batch_execute("CREATE TEMP TABLE photos (x integer)").unwrap();
+    add(&mut client, "0002", "ALTER TABLE photos ADD COLUMN size integer");
+    let error = refused(&mut client, "CALL insta_ids.migrate()");
+    assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
+    assert!(
+        error.detail().unwrap().contains("temporary relation \"photos\" hides that of schema \"insta0\"")
+    );
+    client.batch_execute("DROP TABLE pg_temp.photos").unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    let altered = "SELECT attrelid::regclass::text FROM pg_attribute WHERE attname = 'size' ORDER BY 1";
+    assert_eq!(texts(&mut client, altered), ["insta0.photos", "insta1.photos"]);
+}
