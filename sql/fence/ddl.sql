@@ -13,6 +13,13 @@ DECLARE
     schemas text[];
     altered record;
 BEGIN
+    -- Functions name those of the extension with the schema.
+    IF TG_TAG = 'ALTER SCHEMA' AND to_regnamespace('insta_ids') IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = 'schema insta_ids cannot be renamed',
+            DETAIL = 'Functions of the extension insta_ids look for it by this name.';
+    END IF;
     -- Most statements end here, without loading the library.
     IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
         AND NOT EXISTS (SELECT FROM insta_ids_internal.fence)

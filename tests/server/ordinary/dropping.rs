@@ -39,7 +39,7 @@ fn what_depends_on_the_extension_keeps_it_from_being_dropped() {
         ("ALTER EXTENSION insta_ids SET SCHEMA pg_temp", SqlState::FEATURE_NOT_SUPPORTED),
         ("DROP SCHEMA insta_ids", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP SCHEMA insta_ids CASCADE", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
-        ("ALTER SCHEMA insta_ids RENAME TO other", SqlState::INVALID_SCHEMA_NAME),
+        ("ALTER SCHEMA insta_ids RENAME TO other", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("ALTER SCHEMA insta_ids_internal RENAME TO other", SqlState::UNDEFINED_TABLE),
         ("DROP SCHEMA public", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP EVENT TRIGGER insta_ids_refuse_ddl", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
