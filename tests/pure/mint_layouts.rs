@@ -32,7 +32,7 @@ pub(crate) fn stretch(layout: Layout) -> usize {
 
 impl Server {
     fn with<'a>(&'a self, clock: &'a Still, store: &'a Paper) -> Mint<'a, Still, Paper> {
-        mint(clock, record, &self.time, &self.leases, &self.stats)
+        mint(clock, store, &self.time, &self.leases, &self.stats)
     }
 
     fn try_mint(

@@ -161,7 +161,7 @@ impl Server {
     }
 
     fn with<'a, C: Clock>(&'a self, clock: &'a C, store: &'a Paper) -> Mint<'a, C, Paper> {
-        mint(clock, record, &self.time, &self.leases, &self.stats)
+        mint(clock, store, &self.time, &self.leases, &self.stats)
     }
 
     fn try_mint(
