@@ -66,7 +66,6 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_adoptable(
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     tolerance CONSTANT text := insta_ids_internal.setting('insta_ids.clock_tolerance'::text);
     until CONSTANT timestamptz := clock_timestamp() + tolerance::interval;
     reasons text[] := ARRAY(SELECT r FROM insta_ids_internal.adoption_reasons(schema, shard) r);
@@ -111,15 +110,13 @@ BEGIN
         JOIN pg_class c ON c.oid = f.relation
         WHERE CASE WHEN c.relispartition OR NOT is_locked THEN NOT f.is_heir ELSE true END
     LOOP
-        FOR finding IN
-            SELECT * FROM insta_ids_internal.check_ids_of(next.relation, next."column", shard, until, NOT is_locked)
-        LOOP
+        ids := insta_ids_internal.check_ids_of(next.relation, next."column", shard, until, NOT is_locked);
+        FOREACH finding IN ARRAY ids.findings LOOP
             reasons := reasons || format('Column %s: %s', finding.object, finding.detail);
             hints := hints || CASE finding.code
                 WHEN 'future_ids' THEN format('Wait until none is ahead of the clock by more than %s.', tolerance)
                 ELSE finding.hint END;
         END LOOP;
-        ids := insta_ids_internal.survey_column(next.relation, next."column", shard, layout, 0::bigint, NOT is_locked);
         oldest := least(oldest, ids.oldest);
         newest := greatest(newest, ids.newest);
     END LOOP;

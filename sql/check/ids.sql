@@ -153,12 +153,12 @@ BEGIN
 END
 $$;
 
--- Returns findings about ids in a column that are negative, of other shards, or of the future. `until` is a time that ids have
--- not reached. Unless `every_row` is true, it reads only the oldest and newest id, from an index. Raises an error unless the
--- caller is a member of the role that owns the table.
+-- Returns the oldest and newest id of a column, and findings about ids that are negative, of other shards, or of the future.
+-- `until` is a time that ids have not reached. Unless `every_row` is true, it reads only the oldest and newest id, from an
+-- index. Raises an error unless the caller is a member of the role that owns the table.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_ids_of(
-        relation regclass, "column" name, shard integer, until timestamptz, every_row boolean)
-    RETURNS SETOF insta_ids.finding
+        relation regclass, "column" name, shard integer, until timestamptz, every_row boolean,
+        OUT oldest bigint, OUT newest bigint, OUT findings insta_ids.finding[])
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -172,14 +172,17 @@ DECLARE
     source CONSTANT text := CASE
         WHEN every_row OR (SELECT c.relkind FROM pg_class c WHERE c.oid = relation) = 'p' THEN '' ELSE 'ONLY ' END || relation;
 BEGIN
+    oldest := found.oldest;
+    newest := found.newest;
+    findings := '{}';
     IF found.negative > 0 THEN
-        RETURN NEXT ROW('error', 'negative_ids', object,
+        findings := findings || ROW('error', 'negative_ids', object,
             format('Of %s %s, %s are negative, as %s is.', found.ids, what, found.negative, found.a_negative),
             'Give them new ids: ' || insta_ids_internal.for_owner(owner,
                 format('UPDATE %s SET %I = DEFAULT WHERE %2$I < 0', source, "column")))::insta_ids.finding;
     END IF;
     IF found.strange > 0 THEN
-        RETURN NEXT ROW('error', 'foreign_ids', object,
+        findings := findings || ROW('error', 'foreign_ids', object,
             format('Of %s %s, %s are of other shards, as %s is, of shard %s.', found.ids, what, found.strange,
                 found.a_strange, insta_ids_internal.id_shard(found.a_strange, layout)),
             'Move them to their shards, or give them new ids: ' || insta_ids_internal.for_owner(owner,
@@ -187,7 +190,7 @@ BEGIN
                     insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), shard)))::insta_ids.finding;
     END IF;
     IF found.future > 0 THEN
-        RETURN NEXT ROW('error', 'future_ids', object,
+        findings := findings || ROW('error', 'future_ids', object,
             format('Of %s %s, %s are of the future, to %s; they can be minted again when that time comes.',
                 found.ids, what, found.future, insta_ids_internal.id_time(found.newest_future, layout)),
             CASE WHEN insta_ids_internal.id_time(found.newest_future, layout) + interval '2 s'
@@ -235,7 +238,10 @@ BEGIN
         FROM insta_ids_internal.read_parts(shards, columns) p WHERE p.line IS NOT NULL ORDER BY random() LIMIT sample
     LOOP
         BEGIN
-            RETURN QUERY SELECT * FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", minting.shard, until, false);
+            RETURN QUERY
+            SELECT f.*
+            FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", minting.shard, until, false) c,
+                unnest(c.findings) f;
         EXCEPTION WHEN OTHERS THEN
             unread := unread || format('%s: %s', minting.relation, SQLERRM);
         END;

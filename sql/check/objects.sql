@@ -1,7 +1,5 @@
 -- The objects of shards, in words that are the same in each shard.
 
--- Objects of shards
-
 -- Returns a stored expression in a form that is the same in all shards where the expression is the same. It has names instead
 -- of `oids`, and calls of `minting` lack the shard. NULL if it contains an OID without a name.
 CREATE OR REPLACE FUNCTION insta_ids_internal.normalized_expression(tree text, oids oid[], names text[], minting oid[], shard integer) RETURNS text

@@ -1,7 +1,5 @@
 -- Checks of the map, schemas and migrations.
 
--- The map, shards, migrations
-
 -- Returns findings about the map, the fences and the moves on this server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_map() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

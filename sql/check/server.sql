@@ -213,8 +213,9 @@ BEGIN
         LOOP
             BEGIN
                 FOR wrong IN
-                    SELECT * FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", number,
-                        greatest(until, clock_timestamp() + interval '2 s'), true)
+                    SELECT f.*
+                    FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", number,
+                        greatest(until, clock_timestamp() + interval '2 s'), true) c, unnest(c.findings) f
                 LOOP
                     is_sound := false;
                     RAISE WARNING USING

@@ -1,7 +1,5 @@
 -- Moves, on the source: what is in a shard, and its offer.
 
--- On the source
-
 -- Raises an error unless all of these shards can be moved completely.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -1,18 +1,7 @@
 -- Moves, on the target: the shards are created, empty and closed.
 
--- On the target
-
--- Calls prepare_shards() with the caller's search_path, for moves that are made step by step.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_prepare(offer jsonb) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.prepare_shards(offer, pg_catalog.current_setting('search_path'));
-END
-$$;
-
--- Creates the shards of an offer, empty and closed, and records the move. `path` is the caller's search_path. Raises an error
--- if the offer does not fit the map, the migrations or the shards of this server.
+-- Creates the shards of an offer, empty and closed, and records the move. `path` is the search_path of their migrations. Raises
+-- an error if the offer does not fit the map, the migrations or the shards of this server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_shards(offer jsonb, path text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

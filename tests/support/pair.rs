@@ -106,7 +106,7 @@ impl<'a> Move<'a> {
                 self.offer = text(a.query_one(&offer, &[])?);
             }
             "prepare" => {
-                b.execute("SELECT insta_ids_internal.move_prepare($1::text::jsonb)", &[&self.offer])?;
+                b.execute("SELECT insta_ids_internal.prepare_shards($1::text::jsonb, current_setting('search_path'))", &[&self.offer])?;
             }
             "slot" => a.batch_execute(&format!("SELECT insta_ids_internal.move_slot('{name}')"))?,
             "subscribe" => b.batch_execute(&format!("SELECT insta_ids_internal.move_subscribe('{name}')"))?,

@@ -50,7 +50,12 @@ fn called_while_it_is_prepared(name: &str, call: &str) -> Option<Pair> {
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let offer = texts(&mut a, "SELECT insta_ids_internal.move_offer(2, 2, 'b')::text").remove(0);
     let mut preparing = b.transaction().unwrap();
-    preparing.execute("SELECT insta_ids_internal.move_prepare($1::text::jsonb)", &[&offer]).unwrap();
+    preparing
+        .execute(
+            "SELECT insta_ids_internal.prepare_shards($1::text::jsonb, current_setting('search_path'))",
+            &[&offer],
+        )
+        .unwrap();
     thread::scope(|scope| {
         let calling = scope.spawn(|| pair.b.connect().batch_execute(call));
         becomes(Duration::from_secs(2), || calling.is_finished());
@@ -136,7 +141,12 @@ fn a_target_that_comes_back_leaves_the_next_moves_slot_alone() {
     b.batch_execute(ABORT).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM pg_subscription"), 0);
     // The other one goes on.
-    third.execute("SELECT insta_ids_internal.move_prepare($1::text::jsonb)", &[&offer]).unwrap();
+    third
+        .execute(
+            "SELECT insta_ids_internal.prepare_shards($1::text::jsonb, current_setting('search_path'))",
+            &[&offer],
+        )
+        .unwrap();
     third.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut third, "SELECT count(*) FROM insta2.photos"), 1000);
 }

@@ -123,7 +123,9 @@ fn partitions_go_with_their_shard() {
             ),
         )
         .remove(0);
-        let prepare = format!("SELECT insta_ids_internal.move_prepare($offer${offer}$offer$)");
+        let prepare = format!(
+            "SELECT insta_ids_internal.prepare_shards($offer${offer}$offer$, current_setting('search_path'))"
+        );
         for strings in ["on", "off"] {
             b.batch_execute(&format!("SET standard_conforming_strings = {strings}")).unwrap();
             let error = refused(&mut b, &prepare);
