@@ -44,7 +44,7 @@ BEGIN
         WHERE s.shard BETWEEN (w.written ->> 'first')::integer AND (w.written ->> 'last')::integer
         UNION ALL
         SELECT w.written ->> 'schema',
-               w.written ->> 'schema' IN (concat(prefix, w.written ->> 'shard', '__moved'), 'moved__' || (w.written ->> 'shard')),
+               w.written ->> 'schema' = insta_ids_internal.departed_schema((w.written ->> 'shard')::integer, prefix),
                w.is_new
     ) s (schema, is_of_shard, must_exist)
     LEFT JOIN pg_namespace n ON n.nspname = s.schema
@@ -190,6 +190,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION insta_ids.schema_of(integer) IS 'schema of a shard';
+
+-- Returns the name that a shard's schema gets when the shard moves away.
+CREATE OR REPLACE FUNCTION insta_ids_internal.departed_schema(shard integer, prefix text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'departed_schema_wrapper';
+
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.move
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();
 ALTER TABLE insta_ids_internal.move ENABLE ALWAYS TRIGGER require_owner;

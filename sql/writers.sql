@@ -11,32 +11,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.acquired_slot() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE sql
     RETURN coalesce((SELECT pg_catalog.format('%s/%s', w.slot, w.slots) FROM insta_ids_internal.writer w), '0/1');
 
--- Returns a writer slot from its text. Raises an error if the text is not valid.
-CREATE OR REPLACE FUNCTION insta_ids_internal.parse_slot(writer_slot text, OUT slot integer, OUT slots integer)
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF writer_slot ~ '^[0-9]{1,5}/[0-9]{1,5}$' THEN
-        slot := split_part(writer_slot, '/', 1);
-        slots := split_part(writer_slot, '/', 2);
-        IF slot < slots AND slots <= 65536 AND slots & slots - 1 = 0 THEN
-            RETURN;
-        END IF;
-    END IF;
-    RAISE EXCEPTION USING
-        ERRCODE = 'invalid_parameter_value',
-        MESSAGE = format('"%s" is not a writer slot', writer_slot),
-        DETAIL = 'It must be like 0/2: a number from 0, and a power of two up to 65536 that is greater.';
-END
-$$;
+-- Returns whether the ids of a writer slot are all ids of another slot, too. Raises an error if a text is no slot.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_part_of_slot(slot text, other text) RETURNS boolean
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'is_part_of_slot_wrapper';
 
 -- Returns whether two slots can mint the same id.
 CREATE OR REPLACE FUNCTION insta_ids_internal.slots_overlap(one text, other text) RETURNS boolean
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
-BEGIN ATOMIC
-    SELECT a.slot % LEAST(a.slots, b.slots) = b.slot % LEAST(a.slots, b.slots)
-    FROM insta_ids_internal.parse_slot(one) a, insta_ids_internal.parse_slot(other) b;
-END;
+    RETURN insta_ids_internal.is_part_of_slot(one, other) OR insta_ids_internal.is_part_of_slot(other, one);
 
 -- Raises an error unless this database has taken the server's writer slot. Until then, no id can be minted here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_writer_slot() RETURNS void
@@ -65,8 +47,7 @@ BEGIN
     LOCK TABLE insta_ids_internal.writer IN SHARE ROW EXCLUSIVE MODE;
     taken := insta_ids_internal.acquired_slot();
     IF until IS NULL AND slot <> taken
-        AND (NOT EXISTS (SELECT FROM insta_ids_internal.writer) OR NOT insta_ids_internal.slots_overlap(slot, taken)
-            OR (insta_ids_internal.parse_slot(slot)).slots < (insta_ids_internal.parse_slot(taken)).slots)
+        AND (NOT EXISTS (SELECT FROM insta_ids_internal.writer) OR NOT insta_ids_internal.is_part_of_slot(slot, taken))
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -79,7 +60,7 @@ BEGIN
     PERFORM insta_ids.advance_clock(until) WHERE until > '-infinity';
     IF slot <> taken THEN
         DELETE FROM insta_ids_internal.writer;
-        INSERT INTO insta_ids_internal.writer SELECT s.slot, s.slots FROM insta_ids_internal.parse_slot(slot) s;
+        INSERT INTO insta_ids_internal.writer VALUES (split_part(slot, '/', 1)::integer, split_part(slot, '/', 2)::integer);
     END IF;
     RETURN slot;
 END

@@ -47,6 +47,7 @@ sql_files! {
     "shard_progress" "../sql/shard/progress.sql"
     "migration_migrations" "../sql/migration/migrations.sql"
     "migration_apply" "../sql/migration/apply.sql"
+    "migration_migrate" "../sql/migration/migrate.sql"
     "migration_script" "../sql/migration/script.sql"
     "shard_shards" "../sql/shard/shards.sql"
     "check_objects" "../sql/check/objects.sql"

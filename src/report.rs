@@ -82,6 +82,9 @@ pub(crate) struct NoTicketServer<'a>(pub(crate) &'a [u8]);
 /// The server's writer slot was set to a text that is no slot.
 pub(crate) struct InvalidWriterSlot;
 
+/// A text is no writer slot.
+pub(crate) struct NotAWriterSlot<'a>(pub(crate) &'a [u8]);
+
 impl From<id::Error> for ErrorReport {
     fn from(error: id::Error) -> Self {
         match error {
@@ -292,6 +295,19 @@ impl From<InvalidWriterSlot> for ErrorReport {
             WriterSlot::MAX_SLOTS
         ))
         .set_hint("Set it in postgresql.conf, and restart the server.")
+    }
+}
+
+impl From<NotAWriterSlot<'_>> for ErrorReport {
+    fn from(NotAWriterSlot(text): NotAWriterSlot<'_>) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            format!("\"{}\" is not a writer slot", readable(text)),
+        )
+        .set_detail(format!(
+            "A slot is like 0/2: a number from 0, and a power of two up to {} that is greater.",
+            WriterSlot::MAX_SLOTS
+        ))
     }
 }
 

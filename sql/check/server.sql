@@ -1,5 +1,92 @@
 -- Checks of the server, and the functions that run the checks.
 
+-- Returns the Citus group of this node, which is 0 on the coordinator, and the number of workers that take writes. Both are
+-- NULL without Citus.
+CREATE OR REPLACE FUNCTION insta_ids_internal.citus(OUT own_group integer, OUT writing_workers bigint)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF num_nulls(to_regclass('pg_catalog.pg_dist_local_group'), to_regclass('pg_catalog.pg_dist_node')) = 0 THEN
+        EXECUTE $query$
+            SELECT (SELECT g.groupid FROM pg_catalog.pg_dist_local_group g),
+                   (SELECT count(*) FROM pg_catalog.pg_dist_node n
+                    WHERE n.groupid <> 0 AND n.isactive AND n.hasmetadata AND n.noderole::text = 'primary') $query$
+        INTO own_group, writing_workers;
+    END IF;
+END
+$$;
+
+-- Returns findings about what keeps this server from minting, or lets other nodes mint the same ids.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_server() RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    hint text;
+BEGIN
+    BEGIN
+        PERFORM insta_ids.clock();
+    EXCEPTION
+        WHEN object_not_in_prerequisite_state THEN
+            GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM), hint)::insta_ids.finding;
+    END;
+
+    RETURN QUERY
+    SELECT 'warning', 'open_schema', insta_ids_internal.extension_schema(),
+           format('The extension is in this schema, and other roles may create functions in it: %s.', c.roles),
+           format('REVOKE CREATE ON SCHEMA %s FROM %s, or let a superuser own it: who creates a function there can have it'
+               || ' taken for one of the extension.', insta_ids_internal.extension_schema(), c.roles)
+    FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+    CROSS JOIN LATERAL insta_ids_internal.creators(n.nspname) c (roles)
+    WHERE e.extname = 'insta_ids' AND c.roles IS NOT NULL;
+
+    BEGIN
+        PERFORM insta_ids_internal.require_writer_slot();
+        RETURN QUERY
+        SELECT 'error', 'citus_without_writer_slot', 'insta_ids.writer_slot',
+               format('It is 0/1, and Citus has workers that take writes: %s. Two nodes can mint the same id.', c.writing_workers),
+               'Set another insta_ids.writer_slot in postgresql.conf on each node, restart it, and take it: '
+                   || 'SELECT insta_ids.acquire_writer_slot(...)'
+        FROM insta_ids_internal.citus() c WHERE c.writing_workers > 0 AND insta_ids.writer_slot() = '0/1';
+    EXCEPTION
+        WHEN object_not_in_prerequisite_state THEN
+            RETURN NEXT ROW('error', 'writer_slot', 'insta_ids.writer_slot', format('No id can be minted here: %s.', SQLERRM),
+                'Set insta_ids.writer_slot in postgresql.conf, restart the server, and take it: SELECT insta_ids.acquire_writer_slot(...)'
+                )::insta_ids.finding;
+    END;
+END
+$$;
+
+-- Returns findings about versions of the library and the extension that differ.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_versions() RETURNS SETOF insta_ids.finding
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
+    library CONSTANT text := insta_ids_internal.library_version();
+    installed text;
+BEGIN
+    BEGIN
+        installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
+    EXCEPTION
+        -- The view reads the files of all extensions, and fails if one of them is not valid.
+        WHEN OTHERS THEN
+            installed := NULL;
+    END;
+    RETURN QUERY
+    SELECT 'warning', 'old_library', 'insta_ids',
+           format('The library that this session runs is of version %s, and version %s is installed.',
+               library, CASE WHEN insta_ids_internal.is_older(extension, installed) THEN installed ELSE extension END),
+           'Install the newest version, and restart the server.'
+    WHERE insta_ids_internal.is_older(library, extension) OR insta_ids_internal.is_older(library, installed);
+    RETURN QUERY
+    SELECT 'warning', 'old_extension', 'insta_ids',
+           format('The library is of version %s, and this database still has the functions of version %s.', library, extension),
+           'ALTER EXTENSION insta_ids UPDATE'
+    WHERE insta_ids_internal.is_older(extension, library);
+END
+$$;
+
 -- Returns how much of each resource of the server and the layout is used and available, and when it runs out.
 CREATE OR REPLACE FUNCTION insta_ids_internal.server_budget()
     RETURNS TABLE (resource text, object text, used numeric, available numeric, runs_out timestamptz)
@@ -34,89 +121,11 @@ BEGIN
 END
 $$;
 
--- The server
-
--- Returns the Citus group of this node, which is 0 on the coordinator, and the number of workers that take writes. Both are
--- NULL without Citus.
-CREATE OR REPLACE FUNCTION insta_ids_internal.citus(OUT own_group integer, OUT writing_workers bigint)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF num_nulls(to_regclass('pg_catalog.pg_dist_local_group'), to_regclass('pg_catalog.pg_dist_node')) = 0 THEN
-        EXECUTE $query$
-            SELECT (SELECT g.groupid FROM pg_catalog.pg_dist_local_group g),
-                   (SELECT count(*) FROM pg_catalog.pg_dist_node n
-                    WHERE n.groupid <> 0 AND n.isactive AND n.hasmetadata AND n.noderole::text = 'primary') $query$
-        INTO own_group, writing_workers;
-    END IF;
-END
-$$;
-
--- Returns findings about the server, the library and the layout.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_server() RETURNS SETOF insta_ids.finding
+-- Returns findings about resources of the server and the layout that run out.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_budget() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    extension CONSTANT text := (SELECT e.extversion FROM pg_extension e WHERE e.extname = 'insta_ids');
-    library CONSTANT text := insta_ids_internal.library_version();
-    installed text;
-    hint text;
 BEGIN
-    BEGIN
-        PERFORM insta_ids.clock();
-    EXCEPTION
-        WHEN object_not_in_prerequisite_state THEN
-            GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
-            RETURN NEXT ROW('error', 'no_ids', 'insta_ids', format('No id can be minted here: %s.', SQLERRM), hint)::insta_ids.finding;
-    END;
-
-    RETURN QUERY
-    SELECT 'warning', 'open_schema', insta_ids_internal.extension_schema(),
-           format('The extension is in this schema, and other roles may create functions in it: %s.', c.roles),
-           format('REVOKE CREATE ON SCHEMA %s FROM %s, or let a superuser own it: who creates a function there can have it'
-               || ' taken for one of the extension.', insta_ids_internal.extension_schema(), c.roles)
-    FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-    CROSS JOIN LATERAL insta_ids_internal.creators(n.nspname) c (roles)
-    WHERE e.extname = 'insta_ids' AND c.roles IS NOT NULL;
-
-    BEGIN
-        PERFORM insta_ids_internal.require_writer_slot();
-        RETURN QUERY
-        SELECT 'error', 'citus_without_writer_slot', 'insta_ids.writer_slot',
-               format('It is 0/1, and Citus has workers that take writes: %s. Two nodes can mint the same id.', c.writing_workers),
-               'Set another insta_ids.writer_slot in postgresql.conf on each node, restart it, and take it: '
-                   || 'SELECT insta_ids.acquire_writer_slot(...)'
-        FROM insta_ids_internal.citus() c WHERE c.writing_workers > 0 AND insta_ids.writer_slot() = '0/1';
-    EXCEPTION
-        WHEN object_not_in_prerequisite_state THEN
-            RETURN NEXT ROW('error', 'writer_slot', 'insta_ids.writer_slot', format('No id can be minted here: %s.', SQLERRM),
-                'Set insta_ids.writer_slot in postgresql.conf, restart the server, and take it: SELECT insta_ids.acquire_writer_slot(...)'
-                )::insta_ids.finding;
-    END;
-
-    BEGIN
-        installed := (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'insta_ids');
-    EXCEPTION
-        -- The view reads the files of all extensions, and fails if one of them is not valid.
-        WHEN OTHERS THEN
-            installed := NULL;
-    END;
-    RETURN QUERY
-    SELECT 'warning', 'old_library', 'insta_ids',
-           format('The library that this session runs is of version %s, and version %s is installed.',
-               library, CASE WHEN insta_ids_internal.is_older(extension, installed) THEN installed ELSE extension END),
-           'Install the newest version, and restart the server.'
-    WHERE insta_ids_internal.is_older(library, extension) OR insta_ids_internal.is_older(library, installed);
-    RETURN QUERY
-    SELECT 'warning', 'old_extension', 'insta_ids',
-           format('The library is of version %s, and this database still has the functions of version %s.', library, extension),
-           'ALTER EXTENSION insta_ids UPDATE'
-    WHERE insta_ids_internal.is_older(extension, library);
-
-    -- A worker of Citus has no shards of its own.
-    IF NOT EXISTS (SELECT FROM insta_ids.config) THEN
-        RETURN;
-    END IF;
     RETURN QUERY
     SELECT CASE WHEN b.runs_out < now() + interval '90 days' THEN 'error' ELSE 'warning' END, f.code, b.object, f.detail, f.hint
     FROM insta_ids_internal.server_budget() b
@@ -137,8 +146,6 @@ BEGIN
 END
 $$;
 
--- All checks
-
 -- Runs each check in a subtransaction that is rolled back, so no lock remains. A check that fails runs again, because other
 -- sessions may have changed what it was reading.
 CREATE OR REPLACE FUNCTION insta_ids.check() RETURNS SETOF insta_ids.finding
@@ -148,13 +155,13 @@ CREATE OR REPLACE FUNCTION insta_ids.check() RETURNS SETOF insta_ids.finding
 AS $$
 DECLARE
     attempts CONSTANT integer := 3;
-    parts text[] := ARRAY['server', 'map', 'schemas', 'migrations', 'objects', 'tables', 'sequences', 'ids'];
+    parts text[] := ARRAY['server', 'versions', 'budget', 'map', 'schemas', 'migrations', 'objects', 'tables', 'sequences', 'ids'];
     part text;
     findings insta_ids.finding[];
 BEGIN
-    -- On a worker of Citus, where init was not called, only the server is checked.
+    -- A worker of Citus, where init was not called, has no shards of its own.
     IF NOT EXISTS (SELECT FROM insta_ids.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) > 0 THEN
-        parts := ARRAY['server'];
+        parts := ARRAY['server', 'versions'];
     ELSE
         PERFORM insta_ids_internal.require_config();
     END IF;

@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_write() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.refuse_shard(TG_ARGV[0]::integer);
+    PERFORM insta_ids_internal.refuse_shard(TG_ARGV[0]::integer, is_fenced => true);
     RETURN NULL;
 END
 $$;

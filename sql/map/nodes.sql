@@ -8,8 +8,8 @@ COMMENT ON FUNCTION insta_ids.this_node() IS 'name of this server''s node, NULL 
 CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'forget_map_wrapper';
 
--- Raises the error for a write to a shard that is fenced here.
-CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_shard(shard integer) RETURNS void
+-- Raises the error for a shard that is fenced here, or on another node.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_shard(shard integer, is_fenced boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_shard_wrapper';
 
 -- Returns the timeline that this server writes, or NULL on a standby. A promotion begins a new timeline.

@@ -22,13 +22,7 @@ DECLARE
     node name;
 BEGIN
     IF NOT insta_ids_internal.is_placed_here(shard) THEN
-        SELECT a.node INTO node FROM insta_ids_internal.assignment a WHERE shard BETWEEN a.first AND a.last;
-        RAISE EXCEPTION USING
-            ERRCODE = 'read_only_sql_transaction',
-            MESSAGE = format('shard %s is not on this node', shard),
-            DETAIL = format('By version %s of the map it is on %s; this is node "%s".',
-                (SELECT m.version FROM insta_ids_internal.map m), coalesce('node "' || node || '"', 'no node'),
-                insta_ids.this_node());
+        PERFORM insta_ids_internal.refuse_shard(shard, is_fenced => false);
     END IF;
     SELECT d.to_node INTO node FROM insta_ids_internal.departed_shard d WHERE d.shard = require_placed_here.shard AND d.schema IS NULL;
     IF FOUND THEN

@@ -208,7 +208,7 @@ BEGIN
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
     FOREACH shard IN ARRAY moving.shards LOOP
         schema := insta_ids.schema_of(shard);
-        kept := CASE WHEN octet_length(schema || '__moved') < 64 THEN schema || '__moved' ELSE 'moved__' || shard END;
+        kept := insta_ids_internal.departed_schema(shard, (insta_ids_internal.require_config()).prefix);
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', schema, kept);
         INSERT INTO insta_ids_internal.departed_shard VALUES (shard, kept, moving.to_node);
     END LOOP;

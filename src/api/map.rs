@@ -4,10 +4,12 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
+use crate::id::WriterSlot;
 use crate::pg::map;
 use crate::pg::shared;
 use crate::pg::text::Text;
-use crate::report::{InvalidWriterSlot, SqlResult};
+use crate::report::{InvalidWriterSlot, NotAWriterSlot, SqlResult};
+use crate::shard::placement;
 
 /// Returns the name of this server's node, or NULL if it has none.
 #[pg_extern(sql = false)]
@@ -20,6 +22,16 @@ fn this_node() -> SqlResult<Option<Text>> {
 #[pg_extern(sql = false)]
 fn writer_slot() -> SqlResult<String> {
     Ok(shared::writer_slot()?.ok_or(InvalidWriterSlot)?.to_string())
+}
+
+/// Returns whether every residue of a writer slot is one of another slot's.
+#[pg_extern(sql = false)]
+fn is_part_of_slot(slot: &[u8], other: &[u8]) -> SqlResult<bool> {
+    Ok(parse_slot(slot)?.is_part_of(parse_slot(other)?))
+}
+
+fn parse_slot(text: &[u8]) -> Result<WriterSlot, NotAWriterSlot<'_>> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(NotAWriterSlot(text))
 }
 
 /// Makes all sessions of the database read the map again, once the transaction has committed.
@@ -41,8 +53,14 @@ fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(s
     Ok(TableIterator::new(map::fenced_schemas()?.into_iter().map(|(shard, schema)| (shard, Text(schema)))))
 }
 
-/// Raises the error for a write to a shard that is fenced here. Never returns.
+/// Raises the error for a shard that is fenced here, or on another node. Never returns.
 #[pg_extern(sql = false)]
-fn refuse_shard(shard: i32) -> SqlResult<()> {
-    Err(map::fenced(shared::this_node()?, shard)?.into())
+fn refuse_shard(shard: i32, is_fenced: bool) -> SqlResult<()> {
+    Err(map::why_not_here(shared::this_node()?, shard, is_fenced)?.into())
+}
+
+/// Returns the name of a shard's schema after the shard has moved away.
+#[pg_extern(sql = false)]
+fn departed_schema(shard: i32, prefix: &[u8]) -> Text {
+    Text(placement::departed_schema(shard, prefix))
 }

@@ -48,6 +48,13 @@ impl WriterSlot {
     pub const fn slots(self) -> u32 {
         1 << self.bits
     }
+
+    /// Whether every residue of this slot is one of `other`'s: `2/4` is a part of `0/2`. Two slots share a residue only where
+    /// one is a part of the other.
+    #[must_use]
+    pub const fn is_part_of(self, other: Self) -> bool {
+        self.bits >= other.bits && self.number % other.slots() == other.number
+    }
 }
 
 impl Layout {

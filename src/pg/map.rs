@@ -149,18 +149,18 @@ fn check_writer(server: &Shared) -> Result<(), NotMinted> {
     if slot.is_some() && slot == taken { Ok(()) } else { Err(NotMinted::SlotNotTaken { slot, taken }) }
 }
 
-/// The error for a write to a shard that is fenced here. `here` is the name of this server's node.
+/// The error for a shard that is fenced here, or on another node. `here` is the name of this server's node.
 ///
 /// # Errors
 /// [`Altered`] if the session must read the tables and cannot.
-pub(crate) fn fenced(here: Vec<u8>, shard: i32) -> Result<NotHere, Altered> {
+pub(crate) fn why_not_here(here: Vec<u8>, shard: i32, is_fenced: bool) -> Result<NotHere, Altered> {
     let why = if is_cached() {
         CACHE.with_borrow(|cache| cache.placement.why_not_here(shard))
     } else {
         // This does not fill the cache, because minting also has to check the writer slot.
         load(here)?.unwrap_or_default().placement.why_not_here(shard)
     };
-    Ok(NotHere { is_fenced: true, ..why })
+    Ok(NotHere { is_fenced, ..why })
 }
 
 /// The shards that have a row in the table of fences now, each with its schema's name: those that are fenced, and those that

@@ -122,20 +122,35 @@ impl Placement {
     }
 }
 
+const LONGEST_NAME: usize = 63;
+const MOVED: &[u8] = b"__moved";
+/// Where the schema's name and [`MOVED`] are longer than a name can be.
+const MOVED_BEFORE: &[u8] = b"moved__";
+
 /// The shard that a schema belongs to, by the prefix of the shards' schemas. Returns `None` if it belongs to no shard.
 ///
-/// The schema of shard 5 is `insta5`, or `insta5__moved` after the shard has moved away. Where that is longer than a name
-/// can be, it is `moved__5`. The SQL of moves renames schemas so.
+/// The schema of shard 5 is `insta5`, or [`departed_schema`] after the shard has moved away.
 #[must_use]
 pub fn shard_of_schema(schema: &[u8], prefix: &[u8]) -> Option<i32> {
-    const LONGEST_NAME: usize = 63;
-    const MOVED: &[u8] = b"__moved";
     let own = schema.strip_suffix(MOVED).unwrap_or(schema);
-    let is_too_long = |digits: &[u8]| prefix.len() + digits.len() + MOVED.len() > LONGEST_NAME;
-    let digits = own
-        .strip_prefix(prefix)
-        .or_else(|| schema.strip_prefix(b"moved__").filter(|&digits| is_too_long(digits)))?;
-    number_of(digits)
+    let before = || schema.strip_prefix(MOVED_BEFORE).filter(|&digits| is_too_long(prefix, digits));
+    number_of(own.strip_prefix(prefix).or_else(before)?)
+}
+
+/// The name of a shard's schema after the shard has moved away: `insta5__moved`, or `moved__5` where that is longer than a
+/// name can be.
+#[must_use]
+pub fn departed_schema(shard: i32, prefix: &[u8]) -> Vec<u8> {
+    let digits = shard.to_string().into_bytes();
+    if is_too_long(prefix, &digits) {
+        [MOVED_BEFORE, &digits].concat()
+    } else {
+        [prefix, &digits, MOVED].concat()
+    }
+}
+
+fn is_too_long(prefix: &[u8], digits: &[u8]) -> bool {
+    prefix.len() + digits.len() + MOVED.len() > LONGEST_NAME
 }
 
 /// The shard's number from the digits in a name: without a sign, and without leading zeroes.

@@ -1,6 +1,6 @@
 //! Where shards are: against a plain walk through the map.
 
-use insta_ids::shard::placement::{Assignment, Fence, Placement, shard_of_schema};
+use insta_ids::shard::placement::{Assignment, Fence, Placement, departed_schema, shard_of_schema};
 use proptest::prelude::*;
 
 fn node(name: &str) -> Vec<u8> {
@@ -76,5 +76,13 @@ fn schemas_have_numbers() {
         (format!("{longer}5"), &longer, Some(5)),
     ] {
         assert_eq!(shard_of_schema(schema.as_bytes(), prefix.as_bytes()), shard, "{schema}");
+    }
+    // A schema is renamed to a name that still says whose it was.
+    for prefix in ["insta", &long, &longer] {
+        for shard in [0, 5, 55, 8191, i32::MAX] {
+            let schema = departed_schema(shard, prefix.as_bytes());
+            assert!(schema.len() < 64);
+            assert_eq!(shard_of_schema(&schema, prefix.as_bytes()), Some(shard), "{shard} of {prefix}");
+        }
     }
 }

@@ -39,6 +39,28 @@ proptest! {
     }
 }
 
+/// The residues of a slot that a sequence of 5 bits has.
+fn residues(writer: WriterSlot) -> BTreeSet<u32> {
+    let layout = Layout::new(Fields { seq_bits: 5, ..Layout::INSTAGRAM.fields() }).unwrap();
+    (0..32).map(|value| layout.seq_of_writer(value, writer).unwrap().get()).collect()
+}
+
+#[test]
+fn two_slots_are_apart_or_one_is_a_part() {
+    let slots: Vec<_> = (0..=5)
+        .flat_map(|bits| (0..1 << bits).filter_map(move |slot| WriterSlot::new(slot, 1 << bits)))
+        .collect();
+    for (&one, &other) in slots.iter().flat_map(|one| slots.iter().map(move |other| (one, other))) {
+        let (of_one, of_other) = (residues(one), residues(other));
+        assert_eq!(one.is_part_of(other), of_one.is_subset(&of_other), "{one} of {other}");
+        assert_eq!(
+            one.is_part_of(other) || other.is_part_of(one),
+            !of_one.is_disjoint(&of_other),
+            "{one} and {other}"
+        );
+    }
+}
+
 #[test]
 fn all_residues_are_someones() {
     for bits in 0..=10 {
