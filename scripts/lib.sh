@@ -146,6 +146,17 @@ in_its_debian() {
     done
 }
 
+# The files of sql/ in the order in which they are loaded.
+sql_files() { sed -n 's|^ *"[a-z_]*" "\.\./\(sql/.*\.sql\)"$|\1|p' src/lib.rs; }
+
+# cargo-pgrx, which only tests within a server and lint need.
+need_cargo_pgrx() {
+    [ "$(cargo pgrx --version 2>/dev/null)" != "cargo-pgrx $PGRX_VERSION" ] || return 0
+    packages pkg-config libssl-dev
+    step "building cargo-pgrx $PGRX_VERSION, some minutes" \
+        cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --root "$TARGET/tools"
+}
+
 # A library that a server has open must not be written over: its processes would run into the new one's bytes.
 unlink_library() {
     local library

@@ -65,7 +65,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
-            DETAIL = format('%s is of it.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
+            DETAIL = format('%s belongs to the shard.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
             HINT = CASE
                 WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
                     THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
