@@ -54,7 +54,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = format('it belongs to %I, and other objects of its schema to %I, whose code it could run',
-                called.proowner::regrole::name, another.rolname),
+                pg_get_userbyid(called.proowner), another.rolname),
             HINT = format('Let all of schema %s belong to one role, apart from superusers.', schema);
     END IF;
     RETURN called.proowner;
@@ -122,6 +122,51 @@ BEGIN ATOMIC
         WHERE p.oid = function
     ) a;
 END;
+
+-- Whether a function mints an id where this argument is NULL. An error is no id.
+CREATE OR REPLACE FUNCTION insta_ids_internal.mints_for_null(function oid, role oid, arguments text[], argument integer) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    arguments[argument] := NULL;
+    RETURN insta_ids_internal.call_function(function, role, arguments) IS NOT NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN false;
+END
+$$;
+
+-- The session's advisory locks.
+CREATE OR REPLACE FUNCTION insta_ids_internal.advisory_locks()
+    RETURNS TABLE (classid oid, objid oid, objsubid smallint, mode text)
+    VOLATILE PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT l.classid, l.objid, l.objsubid, l.mode FROM pg_catalog.pg_locks l
+    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'advisory' AND l.granted
+        AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database());
+END;
+
+-- Releases the session's advisory locks that are not in `held`. A rolled-back subtransaction does not.
+CREATE OR REPLACE FUNCTION insta_ids_internal.release_advisory_locks(held text[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lock record;
+    key bigint;
+BEGIN
+    -- The session can hold each of them several times.
+    LOOP
+        SELECT * INTO lock FROM insta_ids_internal.advisory_locks() l WHERE l::text <> ALL (held) LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        key := (lock.classid::bigint << 32) | lock.objid::bigint;
+        CASE
+            WHEN lock.objsubid = 1 AND lock.mode = 'ExclusiveLock' THEN PERFORM pg_advisory_unlock(key);
+            WHEN lock.objsubid = 1 THEN PERFORM pg_advisory_unlock_shared(key);
+            WHEN lock.mode = 'ExclusiveLock' THEN PERFORM pg_advisory_unlock(lock.classid::integer, lock.objid::integer);
+            ELSE PERFORM pg_advisory_unlock_shared(lock.classid::integer, lock.objid::integer);
+        END CASE;
+    END LOOP;
+END
+$$;
 
 -- How a function's clock and sequence fit ids of this database's layout, by some calls. `fits` says whether its epoch can be the
 -- layout's, and `is_exact` whether no epoch another millisecond away can be: milliseconds are rounded down, or to the
@@ -224,6 +269,9 @@ DECLARE
     first record;
     second record;
     measured record;
+    sequence_name text;
+    null_argument integer;
+    locks CONSTANT text[] := ARRAY(SELECT l::text FROM insta_ids_internal.advisory_locks() l);
     is_done boolean := false;
 BEGIN
     shard_argument := array_position(insta_ids_internal.call_arguments(function, 0, NULL), '0');
@@ -236,8 +284,12 @@ BEGIN
         first := insta_ids_internal.ask(function, role, insta_ids_internal.call_arguments(function, shard, probe::text));
         second := insta_ids_internal.ask(function, role, insta_ids_internal.call_arguments(function, other_shard, probe::text));
         sequence := first.sequences[1];
+        sequence_name := sequence;
         IF cardinality(first.sequences) <> 1 OR first.sequences <> second.sequences THEN
-            reason := CASE cardinality(first.sequences) WHEN 0 THEN 'It takes no value of a sequence.'
+            reason := CASE
+                WHEN cardinality(first.sequences) = 0 THEN 'It takes no value of a sequence.'
+                WHEN cardinality(first.sequences) = 1 AND first.sequences @> second.sequences THEN
+                    format('Its calls do not take a new value of the same sequence each: %s.', sequence)
                 ELSE format('It takes values of more than one sequence: %s.',
                     array_to_string(first.sequences || second.sequences, ', ')) END;
         ELSIF second.ended - second.began > interval '1 s' THEN
@@ -248,6 +300,14 @@ BEGIN
         ELSE
             measured := insta_ids_internal.measure_clock(
                 function, role, insta_ids_internal.call_arguments(function, shard, probe::text), sequence);
+            null_argument := (
+                SELECT a.place
+                FROM unnest(ARRAY[
+                    CASE WHEN insta_ids_internal.id_shard(second.id, layout) = other_shard THEN shard_argument END,
+                    CASE WHEN sequence = probe THEN sequence_argument END]) a (place)
+                WHERE NOT known AND insta_ids_internal.mints_for_null(
+                    function, role, insta_ids_internal.call_arguments(function, shard, probe::text), a.place)
+                LIMIT 1);
         END IF;
         is_done := true;
         RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
@@ -258,7 +318,12 @@ BEGIN
                 reason := format('It cannot be called: %s.', SQLERRM);
             END IF;
     END;
+    PERFORM insta_ids_internal.release_advisory_locks(locks);
     IF reason IS NOT NULL THEN
+        RETURN;
+    ELSIF sequence <> probe IS NOT FALSE AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = sequence) THEN
+        reason := format('It creates sequence %s when it is called.', sequence_name);
+        hint := 'Create the sequence first.';
         RETURN;
     END IF;
 
@@ -285,6 +350,8 @@ BEGIN
             array_to_string(ARRAY(
                 SELECT DISTINCT s FROM unnest(measured.shards || insta_ids_internal.id_shard(second.id, layout)) s
                 WHERE s <> shard ORDER BY s), ', '));
+    ELSIF null_argument IS NOT NULL THEN
+        reason := format('It mints an id if its argument %s is NULL, where next_id returns NULL.', null_argument);
     ELSIF NOT (measured.is_exact OR is_epoch_told OR epoch = ANY (numbers) AND NOT EXISTS (
         -- No other number in the text can be the epoch.
         SELECT FROM unnest(numbers) n (number) WHERE number <> epoch AND abs(number - epoch) < 60000))
@@ -304,7 +371,7 @@ DECLARE
     name CONSTANT text := format('%s.%I', schema, 'insta_ids_' || pg_backend_pid());
 BEGIN
     EXECUTE format('CREATE SEQUENCE %s START %s', name, (1::bigint << 40) - 1);
-    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', name, role::regrole::name);
+    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', name, pg_get_userbyid(role));
     RETURN name::regclass;
 END
 $$;
@@ -323,6 +390,8 @@ DECLARE
     role oid;
     told regclass := sequence;
     asked record;
+    locks CONSTANT text[] := ARRAY(SELECT l::text FROM insta_ids_internal.advisory_locks() l);
+    problem text;
     is_done boolean := false;
 BEGIN
     BEGIN
@@ -338,9 +407,13 @@ BEGIN
     EXCEPTION
         WHEN OTHERS THEN
             IF NOT is_done THEN
-                RETURN format('It cannot be called: %s.', SQLERRM);
+                problem := format('It cannot be called: %s.', SQLERRM);
             END IF;
     END;
+    PERFORM insta_ids_internal.release_advisory_locks(locks);
+    IF problem IS NOT NULL THEN
+        RETURN problem;
+    END IF;
     IF asked.sequences <> ARRAY[told] OR insta_ids_internal.id_seq(asked.id, layout) <> asked.value % residues
         OR insta_ids_internal.id_shard(asked.id, layout) <> shard
         OR insta_ids_internal.id_time(asked.id, layout) NOT BETWEEN now() - interval '2 s' AND asked.ended + interval '1 ms'

@@ -32,8 +32,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamesp
         function regprocedure, owner oid, text text, native boolean, known boolean, bound boolean, evident boolean,
         shard integer, shard_argument integer, sequence regclass, sequence_argument integer, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    -- By it PostgreSQL writes literals of what is stored.
-    SET standard_conforming_strings = on
+    -- PostgreSQL writes what is stored by these settings, and the digest of a text must not depend on the session.
+    SET standard_conforming_strings = on SET quote_all_identifiers = off SET extra_float_digits = 1
+    SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' SET "IntervalStyle" = 'postgres'
 AS $$
 DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
@@ -48,7 +49,8 @@ BEGIN
            k.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
            CASE
                WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
-               WHEN p.proretset OR p.prokind <> 'f' OR n.is_odd THEN 'It does not return one number.'
+               WHEN p.proretset OR p.prokind <> 'f' THEN 'It does not return one number.'
+               WHEN n.is_odd THEN 'It has a VARIADIC or INOUT argument, or an OUT argument before the last one.'
                WHEN k.native AND r IS NULL THEN 'It does something else than to call next_id in the layout of this database.'
                -- Where pg_catalog is not named, it comes first; and of pg_temp, no functions are called.
                WHEN c.path ~* $re$,\s*"?pg_catalog"?\s*(,|$)$re$
@@ -69,9 +71,11 @@ BEGIN
                    SELECT FROM pg_depend d
                    JOIN pg_attrdef x ON d.classid = 'pg_attrdef'::regclass AND x.oid = d.objid
                    JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum AND a.atttypid = 'bigint'::regtype
-                   JOIN pg_constraint c ON c.conrelid = x.adrelid AND c.contype = 'p' AND c.conkey = ARRAY[x.adnum]
+                   JOIN pg_constraint c ON c.conrelid = x.adrelid AND c.contype = 'p' AND c.conkey[1] = x.adnum
                    WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
-                       AND p.prorettype = 'bigint'::regtype) AS fills_key
+                       AND p.prorettype = 'bigint'::regtype) AS fills_key,
+               -- create_shard_functions leaves a function of this name as it is.
+               p.proname = 'next_id' AND (p.pronargs = 0 OR p.pronargs = 1 AND p.proargtypes[0] = 'regclass'::regtype) AS is_named_so
     ) k
     CROSS JOIN LATERAL (
         SELECT coalesce(
@@ -88,7 +92,7 @@ BEGIN
         WHERE starts_with(e.entry, 'search_path=')
     ) c (path) ON true
     LEFT JOIN LATERAL insta_ids_internal.read_call(s.source, n.names, layout) r ON k.native
-    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key)
+    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key OR k.is_named_so)
     ORDER BY p.oid;
 END
 $$;

@@ -18,7 +18,7 @@ DECLARE
          CROSS JOIN insta_ids_internal.native_defaults(schema) d
          WHERE p.function IS NOT NULL AND NOT EXISTS (
              SELECT FROM insta_ids_internal.minting_functions(schema) f
-             WHERE f.function = p.function AND (f.sequence_argument = 1 OR NOT f.native OR f.reason IS NOT NULL))
+             WHERE f.function = p.function AND (f.sequence_argument = 1 OR f.evident AND (NOT f.native OR f.reason IS NOT NULL)))
          LIMIT 1)
         UNION ALL
         SELECT format('Default of %s.%I: %s', d.relation, d."column",

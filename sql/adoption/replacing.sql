@@ -93,5 +93,14 @@ BEGIN
     EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE %s%s%s %s',
         old.pronamespace::regnamespace, old.proname, arguments, language,
         CASE WHEN old.prosecdef THEN ' SECURITY DEFINER' END, settings, body);
+    -- If its owner has just renamed it, there is a new function of this name instead.
+    IF NOT EXISTS (
+        SELECT FROM pg_proc p WHERE p.oid = function AND p.pronamespace = old.pronamespace AND p.proname = old.proname)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'serialization_failure',
+            MESSAGE = format('function %s.%I was changed while it was replaced', old.pronamespace::regnamespace, old.proname),
+            HINT = 'Call again.';
+    END IF;
 END
 $$;

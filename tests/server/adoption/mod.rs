@@ -5,6 +5,7 @@ mod asking;
 mod refused;
 mod returning;
 mod rights;
+mod unlike;
 mod writers;
 
 use postgres::Client;

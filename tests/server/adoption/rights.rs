@@ -93,7 +93,7 @@ fn nothing_of_the_owners_is_called() {
          CREATE STATISTICS insta5.s ON insta5.same(id), e FROM insta5.typed;
          ALTER TABLE insta5.typed ADD CHECK (insta5.same(id) > 0);
          CREATE TRIGGER filled BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta5.typed EXECUTE FUNCTION insta5.filled();
-         CREATE FUNCTION insta5.next_id(seq_name regclass) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint WHERE insta5.ran()';
+         CREATE FUNCTION insta5.next_id(seq_name name) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint WHERE insta5.ran()';
          INSERT INTO insta5.typed SELECT FROM generate_series(1, 10);
          RESET ROLE",
     );
