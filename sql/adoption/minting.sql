@@ -1,32 +1,34 @@
--- Adoption: what mints in a schema.
+-- Adoption: the functions, columns and sequences of a schema that mint ids.
 
--- Whether the text of a function in PL/pgSQL is the published one for this layout, or a known variant of it. All that such a
--- text calls is PostgreSQL's own.
+-- Returns whether the text of a PL/pgSQL function is the published one for this layout, or a known variant of it. Such a text
+-- calls only PostgreSQL's own functions.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_published(source text, arguments text[], result text, layout @extschema@.id_layout) RETURNS boolean
     IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'is_published_wrapper';
 
--- The call of next_id in this layout that a function's body or a default consists of; no row if it is anything else. The
--- shard and the sequence are each a constant, or the number of an argument.
+-- Returns the shard and the sequence of the one call of next_id in this layout that a function's body or a default consists of,
+-- each as a constant or as the number of an argument. Returns no row for any other expression.
 CREATE OR REPLACE FUNCTION insta_ids_internal.read_call(expression text, arguments text[], layout @extschema@.id_layout)
     RETURNS TABLE (shard integer, shard_argument integer, sequence text, sequence_argument integer)
     IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'read_call_wrapper';
 
--- The published function, as a body in PL/pgSQL with an argument OUT result.
+-- Returns the published function as a PL/pgSQL body. The function must have the argument OUT result.
 CREATE OR REPLACE FUNCTION insta_ids_internal.write_function(layout @extschema@.id_layout, shard text, sequence text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'write_function_wrapper';
 
--- What a function returns when a role calls it with these arguments. The role's rights are all that it has; the caller must
--- be able to become that role, and undoes what the function does, by a subtransaction.
+-- Calls a function as a role, and returns its result. The function has the rights of that role alone. The caller must roll back
+-- what the function does with a subtransaction. Raises an error if the caller cannot become the role, if the role may not call
+-- the function, or if the function returns anything but one bigint.
 CREATE OR REPLACE FUNCTION insta_ids_internal.call_function(function oid, role oid, arguments text[]) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'call_function_wrapper';
 
+-- Returns the sequence field of an id of this layout.
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_seq(id bigint, layout @extschema@.id_layout) RETURNS integer
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_seq_layout_wrapper';
 
--- The functions of a schema that mint, or look as if they did: that call next_id, or make something of nextval and the time,
--- or are the default of a primary key. `native` ones call next_id, for a shard and a sequence that are known; `known` ones have
--- a text that needs no confirmation, and if it is `bound`, too, it calls nothing but PostgreSQL's own; `evident` ones mint by
--- their text. `reason` says why the function is not adopted.
+-- Returns the functions of a schema that mint ids, or look as if they did. A function is `native` if it calls next_id: then its
+-- shard and its sequence are constants or arguments. It is `known` if its text needs no confirmation. If it is also `bound`, it
+-- calls only PostgreSQL's own functions. It is `evident` if its text shows that it mints; other functions are listed because they
+-- fill a primary key or have the name next_id. `reason` says why the function cannot be adopted. Locks nothing.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamespace)
     RETURNS TABLE (
         function regprocedure, owner oid, text text, native boolean, known boolean, bound boolean, evident boolean,
@@ -43,7 +45,7 @@ BEGIN
     RETURN QUERY
     SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, k.native,
            l.lanname = 'plpgsql' AND insta_ids_internal.is_published(p.prosrc, n.names, n.result, layout),
-           -- In another path, or of types that are not PostgreSQL's own, other functions and operators could be meant.
+           -- With another search_path, or with other types, its text could mean other functions and operators.
            coalesce(c.path ~ $re$^("?pg_(catalog|temp)"?(, |\Z))*\Z$re$, true)
                AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) t (type) WHERE t.type >= 16384),
            k.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
@@ -51,8 +53,8 @@ BEGIN
                WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
                WHEN p.proretset OR p.prokind <> 'f' THEN 'It does not return one number.'
                WHEN n.is_odd THEN 'It has a VARIADIC or INOUT argument, or an OUT argument before the last one.'
-               WHEN k.native AND r IS NULL THEN 'It does something else than to call next_id in the layout of this database.'
-               -- Where pg_catalog is not named, it comes first; and of pg_temp, no functions are called.
+               WHEN k.native AND r IS NULL THEN 'It is not a single call of next_id in the layout of this database.'
+               -- A search_path that does not name pg_catalog begins with it. PostgreSQL calls no functions of pg_temp.
                WHEN c.path ~* $re$,\s*"?pg_catalog"?\s*(,|$)$re$
                    AND c.path !~* $re$^("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$
                THEN 'Its search_path has another schema before pg_catalog, whose functions it may call.'
@@ -75,14 +77,14 @@ BEGIN
                    WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
                        AND p.prorettype = 'bigint'::regtype) AS fills_key,
                -- create_shard_functions leaves a function of this name as it is.
-               p.proname = 'next_id' AND (p.pronargs = 0 OR p.pronargs = 1 AND p.proargtypes[0] = 'regclass'::regtype) AS is_named_so
+               p.proname = 'next_id' AND (p.pronargs = 0 OR p.pronargs = 1 AND p.proargtypes[0] = 'regclass'::regtype) AS has_shards_name
     ) k
     CROSS JOIN LATERAL (
         SELECT coalesce(
                    array_agg(coalesce(p.proargnames[i.place], '') ORDER BY i.place)
                        FILTER (WHERE p.proargmodes IS NULL OR p.proargmodes[i.place] <> 'o'), '{}') AS names,
                min(p.proargnames[i.place]) FILTER (WHERE p.proargmodes[i.place] = 'o') AS result,
-               -- One OUT argument at most, and that the last.
+               -- The extension writes functions with IN arguments and one OUT argument at the end.
                bool_or(p.proargmodes[i.place] NOT IN ('i', 'o')
                    OR p.proargmodes[i.place] = 'o' AND i.place < cardinality(p.proargmodes)) AS is_odd
         FROM generate_series(1, coalesce(cardinality(p.proargmodes), p.pronargs)) i (place)
@@ -92,21 +94,22 @@ BEGIN
         WHERE starts_with(e.entry, 'search_path=')
     ) c (path) ON true
     LEFT JOIN LATERAL insta_ids_internal.read_call(s.source, n.names, layout) r ON k.native
-    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key OR k.is_named_so)
+    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key OR k.has_shards_name)
     ORDER BY p.oid;
 END
 $$;
 
--- Columns of ids: those whose default calls what mints in this schema; or, in it, next_id itself. An heir's are read, and
--- get their CHECK, with its parent's.
+-- Returns the columns of ids: those whose default calls a minting function of this schema, and those of its tables whose default
+-- calls next_id. `is_child` is true if the column is inherited from another of them; a child table is read, and gets its CHECK,
+-- with its parent. Locks nothing.
 CREATE OR REPLACE FUNCTION insta_ids_internal.filled_columns(schema regnamespace)
-    RETURNS TABLE (relation regclass, "column" name, shard integer, is_heir boolean)
+    RETURNS TABLE (relation regclass, "column" name, shard integer, is_child boolean)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN QUERY
     WITH RECURSIVE minting AS (
-        SELECT f.function::oid AS oid, p.proargtypes[0] = 'integer'::regtype AS is_told_shard
+        SELECT f.function::oid AS oid, p.proargtypes[0] = 'integer'::regtype AS takes_shard
         FROM insta_ids_internal.minting_functions(schema) f JOIN pg_proc p ON p.oid = f.function
         UNION
         SELECT n.oid, true FROM unnest(insta_ids_internal.id_functions()) n (oid)
@@ -123,7 +126,7 @@ BEGIN
         JOIN pg_class c ON c.oid = x.adrelid AND c.relkind IN ('r', 'p')
         JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum
         JOIN pg_type t ON t.oid = a.atttypid AND 'bigint'::regtype IN (t.oid, t.typbasetype)
-        LEFT JOIN LATERAL unnest(insta_ids_internal.minted_shards(x.adbin::text, ARRAY[m.oid])) s (shard) ON m.is_told_shard
+        LEFT JOIN LATERAL unnest(insta_ids_internal.minted_shards(x.adbin::text, ARRAY[m.oid])) s (shard) ON m.takes_shard
         WHERE schema IN (p.pronamespace, c.relnamespace)
         GROUP BY c.oid, a.attname
     )
@@ -134,7 +137,7 @@ BEGIN
 END
 $$;
 
--- The sequences of a schema, and others that what mints in it takes values of, as far as the catalog knows.
+-- Returns the sequences of a schema, and those of other schemas that its functions and defaults use, as far as the catalog shows.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_sequences(schema regnamespace) RETURNS SETOF regclass
     STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -152,7 +155,7 @@ BEGIN ATOMIC
     SELECT c.oid::pg_catalog.regclass FROM pg_catalog.pg_class c WHERE c.relnamespace = schema AND c.relkind = 'S';
 END;
 
--- All that adopt and release go by, to tell whether somebody has changed it.
+-- Returns all that adopt decides by, as a text. Two texts differ if another session has changed something.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_state(schema regnamespace) RETURNS text
     STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -161,17 +164,18 @@ BEGIN ATOMIC
         (SELECT pg_catalog.array_agg(c ORDER BY c.relation, c."column") FROM insta_ids_internal.filled_columns(schema) c));
 END;
 
--- Columns whose default calls next_id itself, and what it mints for and from.
+-- Returns the columns of a schema whose default calls next_id, with its shard and sequence. `reason` says why the default cannot
+-- be released.
 CREATE OR REPLACE FUNCTION insta_ids_internal.native_defaults(schema regnamespace)
     RETURNS TABLE (relation regclass, "column" name, shard integer, sequence regclass, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    -- As for minting_functions.
+    -- PostgreSQL writes literals by this setting.
     SET standard_conforming_strings = on
 AS $$
 BEGIN
     RETURN QUERY
     SELECT c.oid::regclass, a.attname, r.shard, to_regclass(r.sequence),
-           CASE WHEN to_regclass(r.sequence) IS NULL THEN 'It does something else than to call next_id in the layout of this database.' END
+           CASE WHEN to_regclass(r.sequence) IS NULL THEN 'It is not a single call of next_id in the layout of this database.' END
     FROM pg_class c
     JOIN pg_attrdef x ON x.adrelid = c.oid
     JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum

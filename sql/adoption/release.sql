@@ -8,12 +8,11 @@ DECLARE
     reasons CONSTANT text[] := ARRAY(
         SELECT format('Function %s: %s', f.function, CASE
                    WHEN f.native THEN coalesce(f.reason, format('It mints for shard %s.', f.shard))
-                   ELSE 'It is not one of insta_ids.' END)
+                   ELSE 'It does not call next_id.' END)
         FROM insta_ids_internal.minting_functions(schema) f
         WHERE f.evident AND (f.reason IS NOT NULL OR NOT f.native OR f.shard <> require_releasable.shard)
         UNION ALL
-        (SELECT format('Function %s: It does not mint from the sequence that it is told, and the default of %s.%I'
-                    || ' would call it.', p.function, d.relation, d."column")
+        (SELECT format('Function %s: It does not mint from the sequence that its argument names, and the default of %s.%I would call it.', p.function, d.relation, d."column")
          FROM to_regprocedure(format('%s.next_id(regclass)', schema)) p (function)
          CROSS JOIN insta_ids_internal.native_defaults(schema) d
          WHERE p.function IS NOT NULL AND NOT EXISTS (
@@ -26,7 +25,7 @@ DECLARE
         FROM insta_ids_internal.native_defaults(schema) d
         WHERE d.reason IS NOT NULL OR d.shard <> require_releasable.shard
         UNION ALL
-        (SELECT format('This server has a writer slot, %s, and the published function would mint the ids of all.', s.slot)
+        (SELECT format('This server has writer slot %s, but the published function mints the ids of all slots.', s.slot)
          FROM unnest(ARRAY[insta_ids_internal.acquired_slot(), insta_ids.writer_slot()]) s (slot) WHERE s.slot <> '0/1' LIMIT 1));
 BEGIN
     IF reasons <> '{}' THEN
@@ -38,14 +37,14 @@ BEGIN
 END
 $$;
 
--- Waits until the clock is where ids are, if that is soon.
+-- Waits until the clock reaches the time of ids. Raises an error if that takes more than 2 s.
 CREATE OR REPLACE FUNCTION insta_ids_internal.await_ids(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     ahead interval;
 BEGIN
-    -- After a start of the server, the time of ids is not known before the first of them.
+    -- After a start of the server, the first id sets the time of ids.
     PERFORM insta_ids_internal.next_id(
         shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass, (insta_ids_internal.require_config()).layout);
     ahead := (SELECT c.ahead FROM insta_ids.clock() c);
@@ -53,13 +52,15 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('time of ids is ahead of the clock by %s', ahead),
-            DETAIL = 'The published function goes by the clock, and could repeat ids.',
-            HINT = 'Call again when the clock has come there.';
+            DETAIL = 'The published function uses the clock, so it could repeat ids.',
+            HINT = 'Call again when the clock has reached the time of ids.';
     END IF;
     PERFORM insta_ids_internal.wait_ms(ceil(extract(epoch FROM ahead) * 1000)::integer);
 END
 $$;
 
+-- Gives the schema of a shard the published function again, and forgets the shard. Locks the schema's tables and sequences until
+-- the transaction ends, with attempts as for adopt. Raises an error with all reasons if the schema cannot be released.
 CREATE OR REPLACE FUNCTION insta_ids.release(schema regnamespace, lock_timeout text DEFAULT '2s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
@@ -70,7 +71,7 @@ DECLARE
     next record;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
-    -- What another session migrates or releases is waited for.
+    -- Waits for another session that migrates or releases the shard.
     SELECT s.shard INTO number
     FROM insta_ids_internal.shard s
     WHERE s.shard = (SELECT h.shard FROM insta_ids_internal.shard_schema h WHERE h.oid = release.schema) FOR UPDATE;
@@ -116,23 +117,23 @@ BEGIN
     DELETE FROM insta_ids_internal.shard_migration m WHERE m.shard = number;
     DELETE FROM insta_ids_internal.shard s WHERE s.shard = number;
 
-    -- What the function gives out comes after every id that was minted here.
+    -- The published function's first id must be greater than all ids that were minted here.
     PERFORM insta_ids_internal.await_clock(last_ids);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.release(regnamespace, text) IS
     'gives a shard''s schema the published function again, and forgets it';
 
--- Tells of what in a shard's schema still depends on the extension, and of what elsewhere still mints for the shard, or
--- from its sequences.
+-- Raises a NOTICE if objects of a shard's schema still depend on the extension, and another if objects of other schemas still
+-- mint for the shard or from its sequences.
 CREATE OR REPLACE FUNCTION insta_ids_internal.report_dependents(schema regnamespace) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     number CONSTANT integer := (SELECT s.shard FROM insta_ids_internal.shard_schema s WHERE s.oid = report_dependents.schema);
-    told record;
+    notice record;
 BEGIN
-    FOR told IN
+    FOR notice IN
         WITH RECURSIVE parts AS (
             SELECT d.classid, d.objid FROM pg_depend d
             WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema
@@ -169,11 +170,11 @@ BEGIN
                     WHERE s.classid = d.classid AND s.objid = d.objid AND s.refclassid = 'pg_class'::regclass
                         AND c.relkind = 'S' AND c.relnamespace = schema))
     LOOP
-        CONTINUE WHEN told.objects = 0;
+        CONTINUE WHEN notice.objects = 0;
         RAISE NOTICE USING
-            MESSAGE = format(told.message, schema, number),
-            DETAIL = format('Objects that do: %s. One is %s.', told.objects, told.one),
-            HINT = told.hint;
+            MESSAGE = format(notice.message, schema, number),
+            DETAIL = format('Objects that do: %s. One is %s.', notice.objects, notice.one),
+            HINT = notice.hint;
     END LOOP;
 END
 $$;

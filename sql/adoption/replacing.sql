@@ -1,8 +1,9 @@
--- Adoption: nobody mints while functions are replaced.
+-- Adoption: locks a schema against minting, and replaces its functions.
 
--- Locks the tables of the schema, others that are filled in it, with all their partitions and heirs, and the sequences
--- until the transaction ends, when nobody is using them. Also tables that nothing fills: a statement that calls a function
--- for rows of theirs is planned before the function is changed, or after that. `others` are more sequences.
+-- Locks the tables of the schema, tables elsewhere that its functions fill, all their partitions and child tables, the sequences
+-- of the schema, and `others`, until the transaction ends. It locks tables without ids, too: a statement that calls a function
+-- for their rows is then planned either before or after the function is replaced. Raises an error if it does not get all locks
+-- within `lock_timeout`.
 CREATE OR REPLACE FUNCTION insta_ids_internal.stop_minting(schema regnamespace, others regclass[], lock_timeout text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,12 +17,13 @@ DECLARE
         SELECT c.oid FROM tree t JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p') ORDER BY c.oid);
 BEGIN
     PERFORM insta_ids_internal.lock_relations(tables, 'ACCESS EXCLUSIVE',
-        ARRAY(SELECT s FROM insta_ids_internal.minting_sequences(schema) s UNION SELECT s FROM unnest(others) s ORDER BY 1), format('schema %s', schema), lock_timeout);
+        ARRAY(SELECT s FROM insta_ids_internal.minting_sequences(schema) s UNION SELECT s FROM unnest(others) s ORDER BY 1),
+        format('schema %s', schema), lock_timeout);
 END
 $$;
 
--- Waits until the clock has come to where ids are greater than all of this instant: not for long, as others wait for the
--- locks. It is farther only when the clock was set back since that was looked at.
+-- Waits until the clock is at a time whose ids are greater than all ids of `past`. Raises an error if that takes more than 5 s,
+-- because other sessions wait for this transaction's locks. It takes that long only if the clock was set back meanwhile.
 CREATE OR REPLACE FUNCTION insta_ids_internal.await_clock(past timestamptz) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -37,16 +39,16 @@ BEGIN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('clock is %s behind the newest id', ahead),
-                HINT = 'Call again when the clock has come there.';
+                HINT = 'Call again when the clock has passed the newest id.';
         END IF;
-        -- Looked at again soon, as the clock may be set meanwhile.
+        -- The clock may be set during the wait, so it is read again soon.
         PERFORM insta_ids_internal.wait_ms(least(100, ceil(extract(epoch FROM ahead) * 1000))::integer);
     END LOOP;
 END
 $$;
 
--- A list of names in a setting's value, as literals: what is not quoted there can be anything but blanks and commas, as
--- SET ... FROM CURRENT takes it over.
+-- Returns the names in a setting's value as a list of literals. An unquoted name can have any characters but blanks and commas,
+-- because SET ... FROM CURRENT stores a value as it is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.quoted_list(value text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN coalesce((
@@ -55,8 +57,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.quoted_list(value text) RETURNS te
             ORDER BY n.place)
         FROM pg_catalog.regexp_matches(value, $re$"((?:[^"]|"")*)"|([^\s,]+)$re$, 'g') WITH ORDINALITY n (name, place)), '''''');
 
--- Gives a function another body. What else is known of it stays: its arguments, owner and privileges, and its settings
--- where they mean something to this body.
+-- Gives a function another body. Its name, arguments, owner and privileges stay, and with `has_settings` its settings. Raises an
+-- error if another session renames the function meanwhile.
 CREATE OR REPLACE FUNCTION insta_ids_internal.rewrite_function(function regprocedure, language text, body text, has_settings boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -66,7 +68,7 @@ DECLARE
     result text;
     settings text;
 BEGIN
-    -- The result has the name that the published function assigns to.
+    -- The body assigns to an argument of this name.
     IF language = 'plpgsql' THEN
         IF 'o' = ANY (old.proargmodes) THEN
             result := old.proargnames[cardinality(old.proargmodes)];
@@ -84,7 +86,7 @@ BEGIN
             FROM unnest(old.proconfig) c
             CROSS JOIN LATERAL (SELECT split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)) s (name, value));
     END IF;
-    -- What runs as its owner runs nothing of its caller's; where an argument names a sequence, that is by the caller's path.
+    -- A SECURITY DEFINER function must not run its caller's functions. A text that names a sequence needs the caller's path.
     IF old.prosecdef AND language = 'plpgsql' AND 'text'::regtype <> ALL (old.proargtypes)
         AND coalesce(settings NOT LIKE '% SET search_path = %', true)
     THEN
@@ -93,7 +95,7 @@ BEGIN
     EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS bigint VOLATILE PARALLEL UNSAFE LANGUAGE %s%s%s %s',
         old.pronamespace::regnamespace, old.proname, arguments, language,
         CASE WHEN old.prosecdef THEN ' SECURITY DEFINER' END, settings, body);
-    -- If its owner has just renamed it, there is a new function of this name instead.
+    -- If its owner has just renamed it, the statement has created a new function of this name instead.
     IF NOT EXISTS (
         SELECT FROM pg_proc p WHERE p.oid = function AND p.pronamespace = old.pronamespace AND p.proname = old.proname)
     THEN

@@ -46,8 +46,8 @@ fn what_mints_no_ids_of_the_shard_is_refused() {
             replaced("- our_epoch", "- our_epoch + 1"),
             "Its ids are not of the layout \"time:41 shard:13 seq:10 epoch:1314220021721\": ",
         ),
-        (replaced("% 1024", "% 1000"), "It made id "),
-        (replaced(" % 1024", ""), "It made id "),
+        (replaced("% 1024", "% 1000"), "Of value "),
+        (replaced(" % 1024", ""), "Of value "),
         (
             replaced(
                 "nextval('insta5.table_id_seq') % 1024",
@@ -141,7 +141,7 @@ fn what_mints_in_another_way_is_refused() {
         "DROP TABLE insta5.likes; ALTER TABLE insta5.photos ALTER id DROP DEFAULT; DROP FUNCTION insta5.next_id()",
     );
     let error = unchanged(&mut client, ADOPT);
-    assert_eq!(said(&error), ["55000", CANNOT, "It has no function like the published one.", ""]);
+    assert_eq!(said(&error), ["55000", CANNOT, "No function in schema insta5 looks like one that mints ids.", ""]);
 }
 
 /// Nor is a schema that has something else by a name that each shard has.
@@ -157,7 +157,7 @@ fn what_is_in_the_way_is_refused() {
         let error = unchanged(&mut client, ADOPT);
         let kind = if other.is_empty() { "integer" } else { "bigint" };
         let detail = format!(
-            "Function insta5.next_id({kind}): With insta5.next_id({other}) beside it, its calls would be ambiguous."
+            "Function insta5.next_id({kind}): Calls of it would be ambiguous, because each shard has insta5.next_id({other})."
         );
         assert_eq!(said(&error), ["55000", CANNOT, &detail, ""]);
     }
@@ -170,7 +170,7 @@ fn what_is_in_the_way_is_refused() {
         ),
     );
     let error = unchanged(&mut client, ADOPT);
-    let detail = "Relation insta5.table_id_seq: It is no sequence, and each shard has one of this name.";
+    let detail = "Relation insta5.table_id_seq: Each shard has a sequence of this name, and it is no sequence.";
     assert_eq!(said(&error), ["55000", CANNOT, detail, ""]);
 }
 
@@ -204,7 +204,7 @@ fn rows_that_are_not_the_shards_are_refused() {
     let detail = format!(
         "Column insta5.photos.id: Of 51 ids, 1 are of the future, to {at}; they can be minted again when that time comes."
     );
-    let hint = "Wait until none is ahead of the clock by more than 1h.";
+    let hint = "Wait until the clock is at most 1h behind the newest id.";
     assert_eq!(said(&error), ["55000", CANNOT, &detail, hint]);
     run(&mut client, "CREATE ROLE owner LOGIN; SELECT insta_ids.grant_provisioning('owner')");
     anew(&mut client, "INSERT INTO insta5.photos VALUES (make_id(now() + '1 min', 5, 3))");
@@ -213,8 +213,8 @@ fn rows_that_are_not_the_shards_are_refused() {
     let error = unchanged(&mut client, "SET ROLE owner; SELECT insta_ids.adopt('insta5', 5)");
     run(&mut client, "RESET ROLE");
     let at = texts(&mut client, "SELECT id_time(max(id))::text FROM insta5.photos")[0].clone();
-    let hint = "Wait until then, or have a superuser adopt the schema.";
-    assert_eq!(said(&error), ["42501", "newest id is of the future", &format!("It is of {at}."), hint]);
+    let hint = "Wait until then, or let a superuser adopt the schema.";
+    assert_eq!(said(&error), ["42501", "newest id is of the future", &format!("Its time is {at}."), hint]);
     let ahead = "SELECT (extract(epoch FROM c.ahead) * 1000)::bigint FROM insta_ids.clock() c";
     assert!(count(&mut client, ahead) < 1000);
     run(&mut client, ADOPT);
@@ -228,8 +228,8 @@ fn rows_that_are_not_the_shards_are_refused() {
         let [code, message, detail, hint] = said(&error);
         assert!(message.starts_with("time of ids is ahead of the clock by 00:0"), "{message}");
         assert_eq!(code, "55000");
-        assert_eq!(detail, "The published function goes by the clock, and could repeat ids.");
-        assert_eq!(hint, "Call again when the clock has come there.");
+        assert_eq!(detail, "The published function uses the clock, so it could repeat ids.");
+        assert_eq!(hint, "Call again when the clock has reached the time of ids.");
         drop((client, owner));
         cluster.stop();
         cluster.up();
@@ -267,7 +267,7 @@ fn it_is_looked_at_again_when_all_stand_still() {
         let error = meanwhile(&mut client, change);
         assert_eq!(
             said(&error),
-            ["40001", "schema insta5 was changed while it was looked at", "", "Call again."],
+            ["40001", "schema insta5 was changed while adopt examined it", "", "Call again."],
             "{change}"
         );
     }
@@ -290,7 +290,7 @@ fn what_is_no_schema_for_it_is_refused() {
             "SELECT insta_ids.adopt('insta5', 6)",
             [
                 "3F000",
-                "schema insta5 is not called like shard 6",
+                "schema insta5 does not have the name of shard 6",
                 "The schema of shard 6 is called insta6.",
                 "Rename it: ALTER SCHEMA insta5 RENAME TO insta6.",
             ],
@@ -300,7 +300,7 @@ fn what_is_no_schema_for_it_is_refused() {
             "SELECT insta_ids.adopt('insta5', 6, dry_run => true)",
             [
                 "3F000",
-                "schema insta5 is not called like shard 6",
+                "schema insta5 does not have the name of shard 6",
                 "The schema of shard 6 is called insta6.",
                 "Rename it: ALTER SCHEMA insta5 RENAME TO insta6.",
             ],
@@ -309,7 +309,7 @@ fn what_is_no_schema_for_it_is_refused() {
             "SELECT insta_ids.adopt('\"insta5 old\"', 5)",
             [
                 "3F000",
-                "schema \"insta5 old\" is not called like shard 5",
+                "schema \"insta5 old\" does not have the name of shard 5",
                 "The schema of shard 5 is called insta5.",
                 "Rename it: ALTER SCHEMA \"insta5 old\" RENAME TO insta5.",
             ],
@@ -376,7 +376,7 @@ fn what_cannot_be_released_is_refused() {
     run(&mut client, "ALTER TABLE insta5.photos ALTER id SET DEFAULT insta5.next_id()");
     run(&mut client, &ARTICLE.replace("next_id", "another"));
     let error = unchanged(&mut client, RELEASE);
-    let detail = "Function insta5.another(): It is not one of insta_ids.";
+    let detail = "Function insta5.another(): It does not call next_id.";
     assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
     // Nor is what mints for another shard, or is none where a default would call it.
     run(
@@ -398,7 +398,7 @@ fn what_cannot_be_released_is_refused() {
             ),
         );
         let error = unchanged(&mut client, RELEASE);
-        let detail = "Function insta5.next_id(regclass): It does not mint from the sequence that it is told, and the default of insta5.photos.id would call it.";
+        let detail = "Function insta5.next_id(regclass): It does not mint from the sequence that its argument names, and the default of insta5.photos.id would call it.";
         assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
     }
     // Who calls nothing else can be released with it.

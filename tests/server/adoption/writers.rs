@@ -347,7 +347,7 @@ fn a_clock_that_is_behind_is_waited_for() {
     let error = refused(&mut client, "SELECT insta_ids_internal.await_clock(now() + '1 min')");
     let [code, message, detail, hint] = said(&error);
     assert!(message.starts_with("clock is 00:0") && message.ends_with(" behind the newest id"), "{message}");
-    assert_eq!([code, detail, hint], ["55000", "", "Call again when the clock has come there."]);
+    assert_eq!([code, detail, hint], ["55000", "", "Call again when the clock has passed the newest id."]);
     for _ in 0..3 {
         shorter_than(Duration::from_millis(500), || {
             cluster.stop_immediately();
