@@ -25,6 +25,38 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.call_function(function oid, role o
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_seq(id bigint, layout @extschema@.id_layout) RETURNS integer
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_seq_layout_wrapper';
 
+-- Returns the names of a function's input arguments, '' where an argument has none, and the name of its OUT argument. `is_odd` is
+-- true unless the function has IN arguments and at most one OUT argument, at the end. The extension writes only such functions.
+CREATE OR REPLACE FUNCTION insta_ids_internal.function_arguments(function oid, OUT names text[], OUT result text, OUT is_odd boolean)
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    SELECT coalesce(
+               array_agg(coalesce(p.proargnames[i.place], '') ORDER BY i.place)
+                   FILTER (WHERE p.proargmodes IS NULL OR p.proargmodes[i.place] <> 'o'), '{}'),
+           min(p.proargnames[i.place]) FILTER (WHERE p.proargmodes[i.place] = 'o'),
+           bool_or(p.proargmodes[i.place] NOT IN ('i', 'o')
+               OR p.proargmodes[i.place] = 'o' AND i.place < cardinality(p.proargmodes))
+    INTO names, result, is_odd
+    FROM pg_proc p CROSS JOIN generate_series(1, coalesce(cardinality(p.proargmodes), p.pronargs)) i (place)
+    WHERE p.oid = function;
+END
+$$;
+
+-- Returns whether a primary key begins with a bigint column whose default calls this function.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fills_key(function oid) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM pg_depend d
+        JOIN pg_attrdef x ON d.classid = 'pg_attrdef'::regclass AND x.oid = d.objid
+        JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum AND a.atttypid = 'bigint'::regtype
+        JOIN pg_constraint c ON c.conrelid = x.adrelid AND c.contype = 'p' AND c.conkey[1] = x.adnum
+        WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = function);
+END
+$$;
+
 -- Returns the functions of a schema that mint ids, or look as if they did. A function is `native` if it calls next_id: then its
 -- shard and its sequence are constants or arguments. It is `known` if its text needs no confirmation. If it is also `bound`, it
 -- calls only PostgreSQL's own functions. It is `evident` if its text shows that it mints; other functions are listed because they
@@ -69,26 +101,11 @@ BEGIN
                    SELECT FROM pg_depend d
                    WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                        AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (minting)) AS native,
-               EXISTS (
-                   SELECT FROM pg_depend d
-                   JOIN pg_attrdef x ON d.classid = 'pg_attrdef'::regclass AND x.oid = d.objid
-                   JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum AND a.atttypid = 'bigint'::regtype
-                   JOIN pg_constraint c ON c.conrelid = x.adrelid AND c.contype = 'p' AND c.conkey[1] = x.adnum
-                   WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
-                       AND p.prorettype = 'bigint'::regtype) AS fills_key,
+               p.prorettype = 'bigint'::regtype AND insta_ids_internal.fills_key(p.oid) AS fills_key,
                -- create_shard_functions leaves a function of this name as it is.
                p.proname = 'next_id' AND (p.pronargs = 0 OR p.pronargs = 1 AND p.proargtypes[0] = 'regclass'::regtype) AS has_shards_name
     ) k
-    CROSS JOIN LATERAL (
-        SELECT coalesce(
-                   array_agg(coalesce(p.proargnames[i.place], '') ORDER BY i.place)
-                       FILTER (WHERE p.proargmodes IS NULL OR p.proargmodes[i.place] <> 'o'), '{}') AS names,
-               min(p.proargnames[i.place]) FILTER (WHERE p.proargmodes[i.place] = 'o') AS result,
-               -- The extension writes functions with IN arguments and one OUT argument at the end.
-               bool_or(p.proargmodes[i.place] NOT IN ('i', 'o')
-                   OR p.proargmodes[i.place] = 'o' AND i.place < cardinality(p.proargmodes)) AS is_odd
-        FROM generate_series(1, coalesce(cardinality(p.proargmodes), p.pronargs)) i (place)
-    ) n
+    CROSS JOIN LATERAL insta_ids_internal.function_arguments(p.oid) n
     LEFT JOIN LATERAL (
         SELECT substr(e.entry, length('search_path=') + 1) FROM unnest(p.proconfig) e (entry)
         WHERE starts_with(e.entry, 'search_path=')

@@ -1,6 +1,6 @@
--- Adoption: a shard becomes a schema with the published function again.
+-- Adoption: gives a shard's schema the published function again.
 
--- Refuses what cannot be released.
+-- Raises an error with all reasons if the schema cannot be released.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_releasable(schema regnamespace, shard integer) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,4 +1,4 @@
-//! Functions of users, called with the rights of another role.
+//! Calls functions of users with the rights of another role.
 
 use std::ffi::CString;
 use std::{ptr, slice};
@@ -11,20 +11,24 @@ use super::owner::restricted;
 
 /// Why a function was not called.
 pub(crate) enum NotCalled {
-    /// There is no function of this OID.
+    /// No function has this OID.
     NoFunction(u32),
-    /// It returns something else than one `bigint`, or it takes other arguments.
+    /// The function does not return one `bigint`, or it takes other arguments.
     OtherKind,
 }
 
-/// Calls a function that returns a `bigint`, with the rights of a role: all that runs by it has those alone, and cannot
-/// get others, as in core's own maintenance commands. By its OID, as its name can be given to another function meanwhile.
+/// Calls a function that returns a `bigint` as a role, and returns its result. All code that the call runs has the rights of that
+/// role alone and cannot change the role, as in core's maintenance commands. The function is identified by its OID, because
+/// another function can get its name meanwhile.
 ///
-/// The user must be able to become that role, and the role must be allowed to call the function. Arguments are texts of
-/// PostgreSQL's own types; of other types they must be NULL, as to read a value of theirs runs code of their owner's.
+/// The user must be able to become the role, and the role must be allowed to call the function. Arguments are given as texts. An
+/// argument of a user's type must be NULL, because reading its text would run code of the type's owner.
 ///
-/// What the function does has to be rolled back by the caller, with a subtransaction: what it leaves to be done at the end
-/// of the transaction is discarded with that, and an error leaves the user as it is in here until then.
+/// The caller must roll back what the function does with a subtransaction. The rollback discards work for the end of the
+/// transaction, such as deferred triggers, and restores the user after an error.
+///
+/// # Errors
+/// [`NotCalled`]. Raises PostgreSQL's own error if a privilege is missing, or if the function fails.
 pub(crate) fn call_as(
     function: pg_sys::Oid,
     role: pg_sys::Oid,
@@ -38,8 +42,8 @@ pub(crate) fn call_as(
     }
     require_rights(function, role);
     Ok(restricted(role, || {
-        // SAFETY: the call is as long as its arguments are many, and they are all written; the function is looked up for
-        // it. The boundary turns a longjmp into an unwind; nothing in the closure needs dropping.
+        // SAFETY: the call has room for all arguments, all of them are written, and `called` belongs to the function. The
+        // boundary turns a longjmp into an unwind, and nothing in the closure needs dropping.
         unsafe {
             let mut called = pg_sys::FmgrInfo::default();
             pg_sys::fmgr_info(function, &raw mut called);
@@ -61,9 +65,12 @@ pub(crate) fn call_as(
     }))
 }
 
-/// The types of a function's arguments.
+/// Returns the types of a function's arguments.
+///
+/// # Errors
+/// [`NotCalled`].
 fn signature(function: pg_sys::Oid) -> Result<Vec<pg_sys::Oid>, NotCalled> {
-    // SAFETY: the first takes any OID, and the others are asked about a function that there is.
+    // SAFETY: get_func_name takes any OID, and the other functions get the OID of a function that exists.
     unsafe {
         if pg_sys::get_func_name(function).is_null() {
             return Err(NotCalled::NoFunction(function.to_u32()));
@@ -81,7 +88,7 @@ fn signature(function: pg_sys::Oid) -> Result<Vec<pg_sys::Oid>, NotCalled> {
 
 /// Raises PostgreSQL's own error if the user cannot become a role, or the role may not call a function.
 fn require_rights(function: pg_sys::Oid, role: pg_sys::Oid) {
-    // SAFETY: they take the OIDs of a role and of a function that there is.
+    // SAFETY: the arguments are the OIDs of a role and of a function that exists.
     unsafe {
         let execute = pg_sys::AclMode::from(pg_sys::ACL_EXECUTE);
         #[cfg(feature = "pg15")]
@@ -104,16 +111,16 @@ fn require_rights(function: pg_sys::Oid, role: pg_sys::Oid) {
     }
 }
 
-/// The value of one of PostgreSQL's own types that a text stands for.
+/// Returns the value of one of PostgreSQL's own types that a text stands for.
 ///
 /// # Safety
-/// There is a type of this OID.
+/// A type with this OID exists.
 unsafe fn read(kind: pg_sys::Oid, text: Option<&CString>) -> pg_sys::NullableDatum {
     let Some(text) = text else {
         return pg_sys::NullableDatum { value: pg_sys::Datum::from(0), isnull: true };
     };
     let (mut input, mut parameter) = (pg_sys::Oid::INVALID, pg_sys::Oid::INVALID);
-    // SAFETY: as the caller promises; the input function takes the string as it is.
+    // SAFETY: the caller promises that the type exists, and its input function does not change the string.
     let value = unsafe {
         pg_sys::getTypeInputInfo(kind, &raw mut input, &raw mut parameter);
         pg_sys::OidInputFunctionCall(input, text.as_ptr().cast_mut(), parameter, -1)

@@ -1,4 +1,4 @@
-//! The call of `next_id` that a managed function or default consists of, as the server prints it.
+//! Reads the call of `next_id` that a shard's function or default consists of, as the server prints it.
 
 use super::tokens::{Token, tokens};
 use crate::id::{Layout, Millis};
@@ -8,21 +8,21 @@ use crate::id::{Layout, Millis};
 pub struct Call {
     /// The shard.
     pub shard: Operand<i32>,
-    /// The sequence: a text that names one.
+    /// The text that names the sequence.
     pub sequence: Operand<Vec<u8>>,
 }
 
-/// Where a call has a value from.
+/// Where a call takes a value from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand<T> {
-    /// It is written there.
+    /// The value is in the text.
     Constant(T),
-    /// It is this one of the function's input arguments, the first of which is 1.
+    /// The value is an input argument of the function. The first argument has number 1.
     Argument(usize),
 }
 
-/// The call of `next_id` that a text consists of, besides a RETURN; `None` if it is anything else, or in another layout.
-/// Which `next_id` it is, the catalog says.
+/// Returns the one call of `next_id` that a text consists of, after an optional RETURN. Returns `None` for any other text, and for
+/// a call in another layout. The caller must look up in the catalog which `next_id` the text calls.
 ///
 /// # Examples
 /// ```
@@ -62,7 +62,7 @@ pub fn read_call(text: &[u8], arguments: &[Vec<u8>], layout: Layout) -> Option<C
     (symbol(&mut rest, b")") && rest.is_empty() && made == layout).then_some(Call { shard, sequence })
 }
 
-/// Takes this symbol, if it comes next.
+/// Takes this symbol if it comes next, and returns whether it did.
 fn symbol(rest: &mut &[Token], symbol: &[u8]) -> bool {
     let is_next = rest.first().is_some_and(|token| *token == Token::Symbol(symbol));
     if is_next {
@@ -71,7 +71,7 @@ fn symbol(rest: &mut &[Token], symbol: &[u8]) -> bool {
     is_next
 }
 
-/// Takes a name that can have other names before it, and returns its last part.
+/// Takes a name, which may be qualified, and returns its last part.
 fn qualified_name(rest: &mut &[Token]) -> Option<Vec<u8>> {
     loop {
         let (Token::Word(name) | Token::Quoted(name)) = rest.first()? else { return None };
@@ -83,7 +83,7 @@ fn qualified_name(rest: &mut &[Token]) -> Option<Vec<u8>> {
     }
 }
 
-/// Takes a constant or an argument, in parentheses and with casts or without.
+/// Takes a constant or an argument, which may have parentheses and casts.
 fn operand(rest: &mut &[Token], arguments: &[Vec<u8>]) -> Option<Operand<Vec<u8>>> {
     let operand = if symbol(rest, b"(") {
         let inner = operand(rest, arguments)?;

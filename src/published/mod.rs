@@ -1,8 +1,8 @@
-//! The published function: its text, which release writes and adopt knows when it sees it, and the one call of `next_id`
-//! that stands in its place while a schema is managed.
+//! The published function: release writes its text, and adopt recognizes it. While a schema is a shard, one call of `next_id`
+//! stands in its place, which is read here, too.
 //!
-//! No other text is read here: what a function mints is seen from what it answers. This module knows no server: types
-//! and functions are told by their names.
+//! Adopt calls functions with any other text instead of reading them. This module knows no server, so it identifies types and
+//! functions by their names.
 //!
 //! # References
 //! Mike Krieger, "Sharding & IDs at Instagram", Instagram Engineering, 2011.
@@ -20,15 +20,15 @@ use tokens::{Token, tokens};
 pub struct Function<'a> {
     /// Its body, in the encoding of its database.
     pub source: &'a [u8],
-    /// The names of its input arguments, which are empty where there is none.
+    /// The names of its input arguments. An argument without a name has an empty one.
     pub arguments: &'a [Vec<u8>],
     /// The name of its OUT argument.
     pub result: Option<&'a [u8]>,
 }
 
-/// Whether the text of a function is the published one for this layout, with any epoch: as [`write()`] has it, with any shard
-/// and sequence; with a `RETURN` instead of the OUT argument; or by the time of the transaction, as others have passed it
-/// on. Blanks, comments and capitals make no difference. All that such a text calls is PostgreSQL's own.
+/// Returns whether the text of a function is the published one for this layout, with any epoch, shard and sequence. There are
+/// three forms: the one that [`write()`] returns, the same with a `RETURN` instead of the OUT argument, and one that uses the
+/// time of the transaction. Blanks, comments and capitals make no difference. All forms call only PostgreSQL's own functions.
 ///
 /// # Examples
 /// ```
@@ -56,11 +56,11 @@ pub fn is_published(function: &Function, layout: Layout) -> bool {
     })
 }
 
-/// What stands for the shard and the sequence in a form of the text.
+/// The words that stand for the shard and the sequence in a form of the text.
 const SHARD: &[u8] = b"the_shard";
 const SEQUENCE: &[u8] = b"the_sequence";
 
-/// By the time of the transaction.
+/// The form that uses the time of the transaction.
 const BY_NOW: &str = "
 DECLARE
     epoch bigint := 0;
@@ -80,7 +80,7 @@ fn is_of_form(function: &Function, text: &[Token], form: &[Token]) -> bool {
     let without_end =
         |tokens: &[Token]| tokens.len() - usize::from(tokens.last() == Some(&Token::Symbol(b";")));
     let (text, form) = (&text[..without_end(text)], &form[..without_end(form)]);
-    // It comes before all other numbers.
+    // In all forms, the epoch is the first number.
     let epoch = form.iter().position(|token| matches!(token, Token::Number(_)));
     let is_argument = |token: &Token| match token {
         Token::Parameter(_) => true,
@@ -100,8 +100,8 @@ fn is_of_form(function: &Function, text: &[Token], form: &[Token]) -> bool {
         })
 }
 
-/// The body of a function in PL/pgSQL that mints ids of the layout into its OUT argument `result`, as the article
-/// has it. The shard and the sequence are expressions: `5`, `'insta5.table_id_seq'`, or arguments.
+/// Returns the article's function for this layout: a PL/pgSQL body that mints into the OUT argument `result`. The shard and the
+/// sequence are expressions, such as `5`, `'insta5.table_id_seq'` or `$1`.
 #[must_use]
 pub fn write(layout: Layout, shard: &[u8], sequence: &[u8]) -> Vec<u8> {
     let Fields { epoch, unit_ms, shard_bits, seq_bits, seq_above_shard, .. } = layout.fields();
@@ -118,7 +118,7 @@ pub fn write(layout: Layout, shard: &[u8], sequence: &[u8]) -> Vec<u8> {
     let (shard_declared, fields) = if shard_bits == 0 {
         (Vec::new(), seq)
     } else {
-        // Where an `int` would lose bits.
+        // An `int` would lose bits of the shifted shard.
         let kind = if u64::from(layout.last_shard()) << shard_shift > 0x7fff_ffff { "bigint" } else { "int" };
         let declared = [format!("    {shard_id} {kind} := ").as_bytes(), shard, b";\n"].concat();
         let shard = or(&shard_id, shard_shift);
@@ -138,7 +138,7 @@ pub fn write(layout: Layout, shard: &[u8], sequence: &[u8]) -> Vec<u8> {
     [declared.as_bytes(), &shard_declared, begin, sequence, rest.as_bytes()].concat()
 }
 
-/// A name that is none of these expressions.
+/// Returns the name, with underscores added until it differs from all of these expressions.
 fn apart(name: &str, expressions: &[&[u8]]) -> String {
     let mut name = name.to_owned();
     while expressions.iter().any(|expression| {

@@ -1,9 +1,9 @@
-//! What the text of a function is made of, as PostgreSQL's lexer has it.
+//! Splits the text of a function into tokens, as PostgreSQL's lexer does.
 
 use crate::shard::ddl::{comment, is_of_word, length_to};
 
-/// A piece of a text. Bytes, as the text may be in any encoding of a database: in all of them, what is not ASCII has
-/// bytes from 0x80 on only.
+/// A token of a text. A text is bytes, because a database can have any encoding. In all of them, characters outside of ASCII have
+/// only bytes from 0x80 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     /// A word without quotes, in lower case.
@@ -16,14 +16,14 @@ pub(super) enum Token<'a> {
     Number(&'a [u8]),
     /// `$1` and so on.
     Parameter(usize),
-    /// An operator or a mark.
+    /// An operator or a punctuation mark.
     Symbol(&'a [u8]),
 }
 
-/// The longest identifier that PostgreSQL does not cut off.
+/// The length of the longest identifier that PostgreSQL does not truncate, in bytes.
 const LONGEST_NAME: usize = 63;
 
-/// The tokens of a text without its blanks and comments; `None` for a text with a piece that is not read here.
+/// Returns the tokens of a text, without blanks and comments. Returns `None` if it has a token that this module does not read.
 pub(super) fn tokens(source: &[u8]) -> Option<Vec<Token<'_>>> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -42,12 +42,12 @@ pub(super) fn tokens(source: &[u8]) -> Option<Vec<Token<'_>>> {
     Some(tokens)
 }
 
-/// The token that a text begins with, and how many bytes it has.
+/// Returns the first token of a text, and its length in bytes.
 fn token(text: &[u8]) -> Option<(Token<'_>, usize)> {
     match text {
         [b'\'', ..] => {
             let (literal, length) = quoted(text, b'\'')?;
-            // What a backslash means depends on a setting.
+            // The meaning of a backslash depends on standard_conforming_strings.
             (!literal.contains(&b'\\')).then_some((Token::Literal(literal), length))
         }
         [b'"', ..] => {
@@ -82,7 +82,7 @@ fn token(text: &[u8]) -> Option<(Token<'_>, usize)> {
     }
 }
 
-/// What a text begins with between quotes, of which two stand for one, and how many bytes it has with them.
+/// Returns the text between the quotes at the beginning, where a doubled quote stands for one, and its length with the quotes.
 fn quoted(text: &[u8], quote: u8) -> Option<(Vec<u8>, usize)> {
     let mut inner = Vec::new();
     let mut at = 1;
@@ -104,7 +104,7 @@ fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// How many bytes the number has that a text begins with.
+/// Returns the length of the number at the beginning of a text.
 fn number(text: &[u8]) -> usize {
     let mut length = digits(text);
     if text.get(length) == Some(&b'.') {
@@ -118,13 +118,13 @@ fn number(text: &[u8]) -> usize {
     length + exponent
 }
 
-/// Whether no word goes on where a number ends.
+/// Returns whether the byte at this length is not part of a word.
 fn ends_at(text: &[u8], length: usize) -> bool {
     !text.get(length).is_some_and(|&byte| is_of_word(byte))
 }
 
-/// How many bytes the operator has that a text begins with: as many as can be of one, up to a comment. Only with
-/// certain characters in it does an operator end with a sign.
+/// Returns the length of the operator at the beginning of a text. A comment ends it. Only an operator with one of certain
+/// characters may end with a sign.
 fn operator(text: &[u8]) -> usize {
     let is_part = |byte: &u8| b"+-*/<>=~!@#%^&|`?".contains(byte);
     let run = text.iter().take_while(|byte| is_part(byte)).count();

@@ -1,5 +1,5 @@
-//! A function of any text is adopted by what it answers, if the operator confirms the text; and what asking it does is
-//! undone.
+//! Promise: adopt calls a function with any text if the operator confirms the text, judges it by its ids, and rolls back what
+//! the calls do.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::{ADOPT, ARTICLE, CANNOT, anew, confirming, database, digests, owned_b
 use support::shards::Running;
 use support::{Cluster, count, refused, texts};
 
-/// The article's function by one expression, with the shard from a table.
+/// The article's function as one expression, which reads the shard from a table.
 const LOOKS_UP: &str = "
 CREATE TABLE insta5.this_shard (shard int);
 INSERT INTO insta5.this_shard VALUES (5);
@@ -21,7 +21,7 @@ BEGIN
 END
 $$;";
 
-/// Inserts, and looks for ids of shard 5 and now, by this sequence.
+/// Inserts a row, and asserts that its id has shard 5, the current time and this sequence's value.
 fn mints(client: &mut postgres::Client, sequence: &str) {
     let id = "INSERT INTO insta5.photos DEFAULT VALUES RETURNING id";
     let id = client.query_one(id, &[]).unwrap().get::<_, i64>(0);
@@ -51,7 +51,7 @@ fn a_text_is_confirmed_by_its_digest() {
         "Read the text. If adopt may call function insta5.next_id() and replace it, confirm the text: confirm => ARRAY['{digest}']."
     );
     assert_eq!(hint, expected);
-    // Nothing is called before.
+    // No function is called before its text is confirmed.
     assert_eq!(count(&mut client, "SELECT last_value FROM insta5.table_id_seq"), 100);
     let wrong = unchanged(&mut client, "SELECT insta_ids.adopt('insta5', 5, confirm => '{0,f}')");
     assert_eq!(&digests(&wrong)[..], std::slice::from_ref(digest));
@@ -63,7 +63,7 @@ fn a_text_is_confirmed_by_its_digest() {
     }
     run(&mut client, &adopt);
     mints(&mut client, "table_id_seq");
-    // Nothing is left of what was made for it.
+    // The role and the sequence that adopt creates are gone.
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'insta\\_ids%'"), 0);
     assert_eq!(
         count(
@@ -73,7 +73,7 @@ fn a_text_is_confirmed_by_its_digest() {
         0
     );
 
-    // The same text in another schema, for another shard, is of the same class; another text is not.
+    // The same text in another schema, for another shard, has the same digest. Another text does not.
     let sixth = |sql: &str| sql.replace("insta5", "insta6").replace("(5)", "(6)");
     run(
         &mut client,
@@ -104,7 +104,7 @@ fn a_text_is_confirmed_by_its_digest() {
     run(&mut client, &adopt);
 }
 
-/// The shard and the sequence can come from arguments, and the time from wherever it is right.
+/// A function may get its shard, its sequence and its time in any way, if its ids are right.
 #[test]
 fn any_text_that_answers_right_is_adopted() {
     let cluster = Cluster::start("any_text");
@@ -154,7 +154,7 @@ fn any_text_that_answers_right_is_adopted() {
     ] {
         println!("{name}");
         let mut client = database(&cluster, name, layout);
-        // The ids that are there are of Instagram's layout.
+        // The existing ids have Instagram's layout.
         let change =
             if layout == "instagram" { "" } else { "DELETE FROM insta5.likes; DELETE FROM insta5.photos;" };
         anew(&mut client, &format!("{function}{change}"));
@@ -169,7 +169,7 @@ fn any_text_that_answers_right_is_adopted() {
     }
 }
 
-/// Calls show the epoch to the millisecond, or the text does; else the operator says the layout.
+/// The calls or the text show the epoch to the millisecond. Otherwise the operator has to name the layout.
 #[test]
 fn an_epoch_is_known_to_the_millisecond() {
     let cluster = Cluster::start("exact");
@@ -180,7 +180,7 @@ fn an_epoch_is_known_to_the_millisecond() {
     let unsure = "Function insta5.next_id(): Its calls do not show its epoch to the millisecond.";
     let hint = "If function insta5.next_id() mints in the layout of this database, say so: layout => 'time:41 shard:13 seq:10 epoch:1314220021721'.";
     for change in [
-        // By the time of the transaction, and by a clock that was read at some time before.
+        // The time of the transaction or the statement, and a clock that the function reads early.
         by_seconds.replace("clock_timestamp()", "now()"),
         by_seconds.replace("clock_timestamp()", "statement_timestamp()"),
         by_seconds.replace("INTO now_millis;", "INTO now_millis; PERFORM pg_sleep(0.003);"),
@@ -192,7 +192,7 @@ fn an_epoch_is_known_to_the_millisecond() {
         run(&mut client, &told(&call));
         run(&mut client, "INSERT INTO insta5.photos DEFAULT VALUES");
     }
-    // Nor does it help to say so where that is wrong.
+    // Naming a wrong layout does not help.
     for (change, reason) in [
         (
             by_seconds.replace(".721", ".751").replace("clock_timestamp()", "now()"),
@@ -206,7 +206,7 @@ fn an_epoch_is_known_to_the_millisecond() {
         let error = unchanged(&mut client, &call);
         assert!(error.detail().unwrap().contains(reason), "{change}: {error:?}");
     }
-    // Rounded to the nearest millisecond, the epoch is seen all the same.
+    // The calls show the epoch of a function that rounds to the nearest millisecond, too.
     anew(&mut client, &by_seconds.replace("FLOOR(", "round("));
     let call = confirming(&mut client);
     run(&mut client, &call);
@@ -217,7 +217,7 @@ fn an_epoch_is_known_to_the_millisecond() {
     assert_eq!(said(&error), ["22023", message, detail, ""]);
 }
 
-/// What a function does besides is undone, but that it takes values of sequences.
+/// What a function does besides minting is rolled back. Only values of sequences stay taken.
 #[test]
 fn what_it_does_besides_is_undone() {
     let cluster = Cluster::start("besides");
@@ -234,7 +234,7 @@ fn what_it_does_besides_is_undone() {
         ("INSERT INTO insta5.log VALUES (current_user)", true),
         ("PERFORM set_config('work_mem', '64kB', false)", true),
         ("PERFORM pg_notify('ids', 'minted')", true),
-        // What PostgreSQL refuses where nobody knows who else's code runs.
+        // PostgreSQL refuses these in a security-restricted operation.
         ("SET ROLE postgres", false),
         ("RESET ROLE", false),
         ("SET SESSION AUTHORIZATION postgres", false),
@@ -261,7 +261,7 @@ fn what_it_does_besides_is_undone() {
             + (current_user <> 'postgres')::int";
         assert_eq!(count(&mut client, left), 0, "{what}");
     }
-    // A deferred trigger fires for nobody.
+    // A deferred trigger does not fire.
     anew(
         &mut client,
         &(besides("INSERT INTO insta5.log VALUES ('deferred')")
@@ -280,7 +280,7 @@ fn what_it_does_besides_is_undone() {
     assert!(error.detail().unwrap().contains(reason), "{error:?}");
 }
 
-/// A function that never returns is ended as any statement is.
+/// A timeout or a cancel ends a function that never returns.
 #[test]
 fn a_function_that_sleeps_is_cancelled() {
     let cluster = Cluster::start("sleeps");
@@ -301,13 +301,13 @@ fn a_function_that_sleeps_is_cancelled() {
     let sleeps =
         format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND wait_event = 'PgSleep'", adopt.pid);
     support::within(Duration::from_secs(30), || count(&mut client, &sleeps) == 1);
-    // The tables are not locked meanwhile.
+    // Meanwhile, adopt holds no lock on the tables.
     run(&mut client, &ARTICLE.replace("next_id", "other_id"));
     run(&mut client, "INSERT INTO insta5.photos VALUES (insta5.other_id())");
     client.execute("SELECT pg_cancel_backend($1)", &[&adopt.pid]).unwrap();
     let error = adopt.end().unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
-    // One that waits for a lock is given up with the locks of adopt.
+    // The lock_timeout of adopt ends a function that waits for a lock.
     run(&mut client, "DROP FUNCTION insta5.other_id()");
     run(&mut client, &ARTICLE.replace("BEGIN", "BEGIN LOCK TABLE insta5.likes;"));
     run(&mut client, "CREATE ROLE minter");
@@ -323,7 +323,7 @@ fn a_function_that_sleeps_is_cancelled() {
     );
 }
 
-/// Sessions take values from their cache, and go on with those.
+/// Adopt does not change the values that sessions have cached from a sequence.
 #[test]
 fn a_sequence_with_a_cache() {
     let cluster = Cluster::start("asked_cache");
@@ -339,7 +339,7 @@ fn a_sequence_with_a_cache() {
     for client in [&mut client, &mut other] {
         run(client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 30)");
     }
-    // Not from where the sequence was put while it was asked.
+    // While adopt calls the function, the sequence is at 2^40.
     assert!(count(&mut client, "SELECT last_value FROM insta5.table_id_seq") < before + 1000);
     let values = "SELECT count(*) FROM insta5.photos WHERE id_seq(id) = 1023";
     assert_eq!(count(&mut client, values), 0);

@@ -1,5 +1,5 @@
-//! Promise: a schema whose functions mint ids goes on under management, with the same functions, defaults, rows and
-//! sequences, and back; what cannot is left as it is; and who writes meanwhile notices nothing of either.
+//! Promise: adopt and release keep a schema's functions, defaults, rows and sequences. A refusal changes nothing. Sessions that
+//! write meanwhile see no error.
 
 mod asking;
 mod refused;
@@ -31,7 +31,7 @@ BEGIN
 END;
 $$ LANGUAGE PLPGSQL;";
 
-/// As others have passed it on, by the time of the transaction.
+/// A known variant, which uses the time of the transaction.
 const BY_NOW: &str = "
 CREATE OR REPLACE FUNCTION
   insta5.next_id(OUT result bigint) AS $$
@@ -53,7 +53,7 @@ const INSTAGRAM: &str = "instagram";
 const SLOW: &str = "time:41 shard:13 seq:10 epoch:1314220021721 unit:500ms";
 const OWN_EPOCH: &str = "time:41 shard:13 seq:10 epoch:1420070400000";
 
-/// A schema that is like a shard: its functions, and for each of its tables the default and the sequence.
+/// A schema to adopt: its functions, and the default and the sequence of each table.
 struct Variant {
     name: &'static str,
     layout: &'static str,
@@ -63,7 +63,7 @@ struct Variant {
 }
 
 impl Variant {
-    /// Both tables by one function without arguments, from one sequence.
+    /// One function without arguments fills both tables from one sequence.
     fn new(name: &'static str, functions: impl Into<String>) -> Self {
         let by_one = ("insta5.next_id()", "table_id_seq");
         Self { name, layout: INSTAGRAM, functions: functions.into(), photos: by_one, likes: by_one }
@@ -152,7 +152,7 @@ impl Variant {
                 ARTICLE.replace("insta5.table_id_seq", "table_id_seq").replace("PLPGSQL", "PLPGSQL SET search_path TO insta5"),
             ),
             Self::new("declared", declared),
-            // The residues begin anew when it is adopted, in the same half second perhaps.
+            // At this value the residues wrap around during the test, perhaps within one half second.
             Self {
                 layout: SLOW,
                 ..Self::new(
@@ -178,7 +178,7 @@ impl Variant {
     }
 }
 
-/// What of a schema stays as it is: its functions, defaults and rows.
+/// Selects what adopt and release keep: functions, defaults and rows.
 const KEPT: &str = "
     SELECT 'function ' || oid || ' ' || proname || pronargs || coalesce(proacl::text, '')
     FROM pg_proc WHERE oid < (SELECT oid FROM pg_class WHERE relname = 'photos' AND relnamespace = 'insta5'::regnamespace)
@@ -188,7 +188,7 @@ const KEPT: &str = "
     UNION ALL SELECT 'photo ' || p FROM insta5.photos p WHERE p.caption IS NOT NULL
     UNION ALL SELECT 'like ' || l FROM insta5.likes l WHERE l.photo IS NOT NULL ORDER BY 1";
 
-/// All of a schema that a refusal could have changed, and what is known of shards.
+/// Selects all that a refusal must not change in the schemas of shards and in the extension's tables.
 const STATE: &str = "
     SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc WHERE pronamespace::regnamespace::text ~ '^insta\\d'
     UNION ALL SELECT format('%s %s', oid, relname) FROM pg_class WHERE relnamespace::regnamespace::text ~ '^insta\\d'
@@ -205,7 +205,7 @@ const CHECKS: &str = "
     SELECT conrelid::regclass || ' ' || convalidated FROM pg_constraint
     WHERE connamespace = 'insta5'::regnamespace AND contype = 'c' ORDER BY 1";
 
-/// A database of its own, with shards of this layout.
+/// Creates a database with this layout, and connects to it.
 fn database(cluster: &Cluster, name: &str, layout: &str) -> Client {
     cluster.connect().batch_execute(&format!("CREATE DATABASE {name}")).unwrap();
     let mut client = cluster.connect_to(name);
@@ -217,7 +217,7 @@ fn database(cluster: &Cluster, name: &str, layout: &str) -> Client {
     client
 }
 
-/// Inserts, and checks that the ids are of shard 5 and now, from the sequence of the table, and greater than all before.
+/// Inserts rows, and asserts that their ids have shard 5, the current time and the table's sequence, and are the greatest.
 fn goes_on(client: &mut Client, variant: &Variant) {
     for (table, (_, sequence)) in [("photos", variant.photos), ("likes", variant.likes)] {
         let newest = count(client, &format!("SELECT max(id) FROM insta5.{table}"));
@@ -235,7 +235,7 @@ fn goes_on(client: &mut Client, variant: &Variant) {
             _ => (1, 1_314_220_021_721),
         };
         let now = now_ms(client);
-        // In a millisecond, ids of the published function are in the order of their residues.
+        // Within a millisecond, the published function's ids are ordered by residue.
         let sorted = |mut residues: Vec<i64>| {
             residues.sort_unstable();
             residues
@@ -258,7 +258,7 @@ fn run(client: &mut Client, sql: &str) {
     client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error}: {:?}", error.as_db_error()));
 }
 
-/// A refusal changes nothing.
+/// Makes a call that is refused, asserts that it changed nothing, and returns its error.
 fn unchanged(client: &mut Client, call: &str) -> DbError {
     let before = texts(client, STATE);
     let rows = texts(client, "SELECT p::text FROM insta5.photos p ORDER BY 1");
@@ -280,7 +280,7 @@ fn said(error: &DbError) -> [&str; 4] {
 
 const CANNOT: &str = "schema insta5 cannot be adopted as shard 5";
 
-/// The article's schema, anew, changed by this.
+/// Creates the article's schema again, and runs this SQL in it.
 fn anew(client: &mut Client, change: &str) {
     run(
         client,
@@ -290,7 +290,7 @@ fn anew(client: &mut Client, change: &str) {
     run(client, change);
 }
 
-/// Makes the schema, and all in it, this role's.
+/// Gives the schema and its objects to this role.
 fn owned_by(client: &mut Client, role: &str) {
     run(
         client,
@@ -302,7 +302,7 @@ fn owned_by(client: &mut Client, role: &str) {
     );
 }
 
-/// The call that adopts the schema, with all texts confirmed that are not known: whatever else is against it.
+/// Returns a call of adopt that confirms all unknown texts of the schema.
 fn confirming(client: &mut Client) -> String {
     let dry_run = "SELECT insta_ids.adopt('insta5', 5, dry_run => true)";
     let digests = match client.batch_execute(dry_run) {
@@ -312,7 +312,7 @@ fn confirming(client: &mut Client) -> String {
     format!("SELECT insta_ids.adopt('insta5', 5, confirm => '{{{}}}')", digests.join(","))
 }
 
-/// The digests of the texts that have to be confirmed.
+/// Returns the digests that an error asks the operator to confirm.
 fn digests(error: &DbError) -> Vec<String> {
     let detail = error.detail().unwrap_or_default();
     detail.split("It has digest ").skip(1).map(|rest| rest[..64].to_owned()).collect()

@@ -1,4 +1,4 @@
-//! What cannot be adopted or released is refused with the reason, and left as it is.
+//! Promise: adopt and release refuse a schema with the reason, and change nothing then.
 
 use postgres::error::{DbError, SqlState};
 use postgres::{Client, NoTls};
@@ -7,7 +7,7 @@ use super::{ADOPT, ARTICLE, CANNOT, RELEASE, STATE, anew, confirming, owned_by, 
 use support::shards::Running;
 use support::{Cluster, NOT_PRELOADED, count, refused, texts};
 
-/// A session that has called nothing of the library yet does not know the extension's settings.
+/// A session has no settings of the extension before it calls a function of the library.
 #[test]
 fn looked_at_first_of_all() {
     let cluster = Cluster::with("adopted_first", &[NOT_PRELOADED]);
@@ -19,7 +19,7 @@ fn looked_at_first_of_all() {
     run(&mut cluster.connect(), "SELECT insta_ids.adopt('insta5', 5, dry_run => true)");
 }
 
-/// The published function with another text in one place.
+/// Returns the published function with one text replaced.
 fn replaced(from: &str, to: &str) -> String {
     let changed = ARTICLE.replace(from, to);
     assert_ne!(changed, ARTICLE, "{from}");
@@ -94,7 +94,7 @@ fn what_mints_no_ids_of_the_shard_is_refused() {
     }
 }
 
-/// Neither a trigger nor a function with a temporary sequence is adopted; nor is a schema in which only a part mints for the shard.
+/// Adopt refuses a trigger function, a function with a temporary sequence, and a schema that also mints for another shard.
 #[test]
 fn what_mints_in_another_way_is_refused() {
     let cluster = Cluster::start("minted_otherwise");
@@ -123,14 +123,14 @@ fn what_mints_in_another_way_is_refused() {
     let value = count(&mut client, "SELECT last_value FROM insta5.mine");
     run(&mut client, minted);
     assert_eq!(count(&mut client, "SELECT last_value FROM insta5.mine"), value + 2);
-    // PostgreSQL's own functions come first in these.
+    // In these paths, PostgreSQL's own functions come first.
     for path in
         ["insta5", "pg_catalog", "pg_temp, pg_catalog, insta5", "\"pg_catalog\", \"a, pg_catalog\"", "''"]
     {
         anew(&mut client, &ARTICLE.replace("PLPGSQL", &format!("PLPGSQL SET search_path = {path}")));
         run(&mut client, ADOPT);
     }
-    // All of it at once.
+    // A default can name another shard.
     let default = "ALTER TABLE insta5.photos ALTER id SET DEFAULT insta5.of_shard(6)";
     let of_shard = ARTICLE.replace("next_id(OUT", "of_shard(shard int, OUT").replace(":= 5", ":= shard");
     anew(&mut client, &format!("{of_shard} {default}"));
@@ -144,13 +144,13 @@ fn what_mints_in_another_way_is_refused() {
     assert_eq!(said(&error), ["55000", CANNOT, "No function in schema insta5 looks like one that mints ids.", ""]);
 }
 
-/// Nor is a schema that has something else by a name that each shard has.
+/// Adopt refuses a schema in which another object has the name of an object that each shard has.
 #[test]
 fn what_is_in_the_way_is_refused() {
     let cluster = Cluster::start("in_the_way");
     let mut client = cluster.connect();
     run(&mut client, "SELECT insta_ids.init(2000)");
-    // Functions that would be called otherwise, or not at all, beside those that each shard has.
+    // Calls of these functions would become ambiguous.
     for (arguments, other) in [("n bigint", "regclass"), ("n int DEFAULT 5", "")] {
         let own = ARTICLE.replace("(OUT", &format!("({arguments}, OUT"));
         anew(&mut client, &own);
@@ -161,7 +161,7 @@ fn what_is_in_the_way_is_refused() {
         );
         assert_eq!(said(&error), ["55000", CANNOT, &detail, ""]);
     }
-    // Something else that is called like what each shard has.
+    // A table has the name of the shard's sequence.
     anew(
         &mut client,
         &format!(
@@ -197,7 +197,7 @@ fn rows_that_are_not_the_shards_are_refused() {
     }
     run(&mut client, ADOPT);
 
-    // Ids of the future are waited for, or the time is raised to them, as far as the tolerance goes.
+    // Within the tolerance, adopt waits for ids of the future, or a superuser advances the clock to them.
     anew(&mut client, "INSERT INTO insta5.photos VALUES (make_id(now() + '61 min', 5, 3))");
     let error = unchanged(&mut client, ADOPT);
     let at = texts(&mut client, "SELECT id_time(max(id))::text FROM insta5.photos")[0].clone();
@@ -222,7 +222,7 @@ fn rows_that_are_not_the_shards_are_refused() {
     let newer = "SELECT count(*) FROM insta5.photos WHERE id > (SELECT id FROM insta5.photos ORDER BY id DESC OFFSET 5 LIMIT 1)";
     assert_eq!(count(&mut client, newer), 5);
     assert!(count(&mut client, ahead) > 50_000);
-    // Nor is a schema released whose ids the clock has not come to, after a restart neither.
+    // Release is refused while ids are ahead of the clock, also after a restart.
     for _ in 0..2 {
         let error = unchanged(&mut client, RELEASE);
         let [code, message, detail, hint] = said(&error);
@@ -238,7 +238,7 @@ fn rows_that_are_not_the_shards_are_refused() {
     drop(owner);
 }
 
-/// What comes in between the look and the locks is seen.
+/// Adopt notices what changes after it examined the schema and before it has the locks.
 #[test]
 fn it_is_looked_at_again_when_all_stand_still() {
     let cluster = Cluster::start("again");
@@ -295,7 +295,7 @@ fn what_is_no_schema_for_it_is_refused() {
                 "Rename it: ALTER SCHEMA insta5 RENAME TO insta6.",
             ],
         ),
-        // Also without its locks, as for a rehearsal.
+        // A dry run refuses it, too.
         (
             "SELECT insta_ids.adopt('insta5', 6, dry_run => true)",
             [
@@ -341,7 +341,7 @@ fn what_is_no_schema_for_it_is_refused() {
         let error = unchanged_as_superuser(&mut client, call);
         assert_eq!(said(&error), expected, "{call}");
     }
-    // Who may read may not take away.
+    // A role that may read the schema may not release it.
     run(&mut client, "GRANT SELECT ON ALL TABLES IN SCHEMA insta5 TO other");
     let error = unchanged_as_superuser(&mut client, "SET ROLE other; SELECT insta_ids.adopt('insta5', 5)");
     assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{error}");
@@ -361,7 +361,7 @@ fn what_is_no_schema_for_it_is_refused() {
     assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{error}");
 }
 
-/// What the published function cannot do in its place is not taken from it.
+/// Release refuses functions and defaults that the published function cannot replace.
 #[test]
 fn what_cannot_be_released_is_refused() {
     let cluster = Cluster::start("no_release");
@@ -378,7 +378,7 @@ fn what_cannot_be_released_is_refused() {
     let error = unchanged(&mut client, RELEASE);
     let detail = "Function insta5.another(): It does not call next_id.";
     assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
-    // Nor is what mints for another shard, or is none where a default would call it.
+    // A default mints for another shard, or would call a function that mints nothing.
     run(
         &mut client,
         "DROP FUNCTION insta5.another(); CREATE FUNCTION insta5.of_six() RETURNS bigint LANGUAGE sql RETURN next_id(6, 'insta5.table_id_seq')",
@@ -401,7 +401,7 @@ fn what_cannot_be_released_is_refused() {
         let detail = "Function insta5.next_id(regclass): It does not mint from the sequence that its argument names, and the default of insta5.photos.id would call it.";
         assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
     }
-    // Who calls nothing else can be released with it.
+    // Without such a default, release accepts that function.
     run(&mut client, "ALTER TABLE insta5.photos ALTER id SET DEFAULT insta5.next_id()");
     run(
         &mut client,

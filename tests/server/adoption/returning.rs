@@ -1,4 +1,4 @@
-//! There and back: every variant, every name, every table.
+//! Promise: each variant of functions, names and tables can be adopted and released.
 
 use std::sync::{Arc, Mutex};
 
@@ -47,7 +47,7 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
     goes_on(client, variant);
     assert_eq!(privileges_of_app(cluster, variant), privileges);
 
-    // What was there is checked by who has the time; and then nothing is found.
+    // After the operator validates the CHECKs, insta_ids.check() finds nothing.
     assert_eq!(texts(client, CHECKS), ["insta5.likes false", "insta5.photos false"]);
     let wrong = "INSERT INTO insta5.photos VALUES (1)";
     assert_eq!(refused(client, wrong).code(), &SqlState::CHECK_VIOLATION);
@@ -60,7 +60,7 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
     assert_eq!(texts(client, CHECKS), ["insta5.likes true", "insta5.photos true"]);
     run(client, "CALL insta_ids.check_rows()");
 
-    // Others beside it.
+    // Migrations create more tables in the schema.
     add(client, "0001", "CREATE TABLE albums (id bigint PRIMARY KEY DEFAULT next_id())");
     run(client, "CALL insta_ids.migrate()");
     run(
@@ -94,7 +94,7 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
     goes_on(client, variant);
     assert_eq!(privileges_of_app(cluster, variant), privileges);
 
-    // The function that was written by release is known.
+    // Adopt knows the text that release wrote.
     run(client, ADOPT);
     goes_on(client, variant);
     assert_eq!(texts(client, KEPT), kept, "{}", variant.name);
@@ -107,8 +107,8 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
     assert_eq!(privileges_of_app(cluster, variant), privileges);
 }
 
-/// Whether a role without a right on any sequence can insert, which is as it was, before and after: by functions that
-/// run as their owner.
+/// Returns whether a role without privileges on sequences can insert. It can if the functions are SECURITY DEFINER, and adopt
+/// must not change that.
 fn privileges_of_app(cluster: &Cluster, variant: &Variant) -> bool {
     let mut app = cluster.config().user("app").dbname(variant.name).connect(NoTls).unwrap();
     let inserted = app.batch_execute("INSERT INTO insta5.photos DEFAULT VALUES");
@@ -177,7 +177,7 @@ fn partitions_and_children() {
     );
     let insert = "INSERT INTO insta5.events SELECT FROM generate_series(1, 10); INSERT INTO insta5.child SELECT FROM generate_series(1, 10)";
     run(&mut client, insert);
-    // A row of a child is looked at, and a partition that is in use waited for.
+    // Adopt reads the rows of child tables, and waits for partitions that are in use.
     run(&mut client, "INSERT INTO insta5.child VALUES (make_id(now(), 6, 1))");
     let error = unchanged(&mut client, ADOPT);
     assert!(
@@ -186,7 +186,7 @@ fn partitions_and_children() {
     );
     assert_eq!(error.detail().unwrap().lines().count(), 1);
     run(&mut client, "DELETE FROM insta5.child WHERE id_shard(id) = 6");
-    // So is a default of theirs.
+    // It reads the defaults of child tables, too.
     for table in ["new", "child"] {
         let of_shard = |shard| {
             format!(
@@ -227,13 +227,13 @@ fn partitions_and_children() {
         assert_eq!(texts(&mut client, checks), [""; 0]);
     }
     let added = texts(&mut client, STATE).into_iter().filter(|line| !kept.contains(line));
-    // next_id(regclass), which each shard has, and the defaults that call it.
+    // Release also replaces next_id(regclass) and the defaults that call it.
     assert_eq!(added.count(), 3);
     run(&mut client, "DROP EXTENSION insta_ids");
     run(&mut client, insert);
 }
 
-/// A shard that was dumped by itself, in another database.
+/// A shard's schema was dumped alone, and restored in another database.
 #[test]
 fn a_shard_that_was_restored() {
     let cluster = Cluster::start("adopt_restored");
@@ -287,7 +287,7 @@ fn a_shard_that_was_restored() {
     }
 }
 
-/// What goes on to mint for the shard after its release could repeat its ids, and is told of.
+/// After release, a NOTICE names objects that still mint for the shard, because they could repeat its ids.
 #[test]
 fn who_still_depends_on_it_is_told() {
     let cluster = Cluster::start("dependents");

@@ -1,4 +1,4 @@
-//! Nothing of an owner's runs as who adopts, and an owner needs no superuser.
+//! Promise: no code of a schema's owner runs with the rights of the role that calls adopt. An owner needs no superuser to adopt.
 
 use postgres::NoTls;
 use postgres::error::SqlState;
@@ -54,7 +54,7 @@ fn nothing_planted_is_called() {
     }
 }
 
-/// What an owner has made runs as its owner at most: not as the superuser who adopts or releases the schema.
+/// An owner's code never runs with the rights of the superuser who adopts or releases the schema.
 #[test]
 fn nothing_of_the_owners_is_called() {
     let cluster = Cluster::start("owners_code");
@@ -107,7 +107,7 @@ fn nothing_of_the_owners_is_called() {
     assert_eq!((all.len(), disorders(&all)), (14, 0));
 }
 
-/// A setting that a function took over as it was is no list of names that anybody wrote down, and nothing of it is run.
+/// SET ... FROM CURRENT can store any text in a function's settings. Adopt and release never run that text.
 #[test]
 fn what_is_in_a_path_is_not_run() {
     let cluster = Cluster::start("owners_path");
@@ -150,7 +150,7 @@ fn what_is_in_a_path_is_not_run() {
     }
 }
 
-/// A lock on a sequence is for who may take values of it.
+/// Only a role that may take values of a sequence may lock it.
 #[test]
 fn only_sequences_of_ones_own_are_locked() {
     let cluster = Cluster::start("lock_sequence");
@@ -191,8 +191,8 @@ fn only_sequences_of_ones_own_are_locked() {
     }
 }
 
-/// A function that the operator has confirmed calls what somebody else has planted: it does not run as a superuser, whoever
-/// owns the function, nor as another owner.
+/// A confirmed function calls code that another role has planted. That code runs neither as a superuser nor as the owner of
+/// other objects.
 #[test]
 fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
     let cluster = Cluster::start("planted_calls");
@@ -224,7 +224,7 @@ fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
     );
     let calls = ARTICLE.replace("int := 5", "int := (SELECT shard FROM planted.shards)");
     let ran = |as_whom: &str| cluster.log().contains(&format!("PLANTED RAN AS {as_whom}"));
-    // A superuser's function, with a role that is made for it.
+    // Adopt calls a superuser's function as a role that it creates for the call.
     anew(&mut client, &calls);
     assert!(!ran(""));
     let call = confirming(&mut client);
@@ -233,7 +233,7 @@ fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
     assert!(ran("insta_ids_"));
     assert!(!ran("SUPERUSER"));
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_roles WHERE rolname ~ 'insta_ids'"), 0);
-    // As its owner it would, with a superuser's rights.
+    // A superuser's SECURITY DEFINER function would run as that superuser.
     anew(&mut client, &calls);
     run(&mut client, "ALTER FUNCTION insta5.next_id() SECURITY DEFINER");
     let call = confirming(&mut client);
@@ -242,7 +242,7 @@ fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
         "Function insta5.next_id(): It cannot be called: it is SECURITY DEFINER and belongs to a superuser.";
     let hint = "Give it to another role: ALTER FUNCTION insta5.next_id() OWNER TO ...";
     assert_eq!(said(&error), ["55000", CANNOT, detail, hint]);
-    // Of two owners, neither runs what the other can put there.
+    // With two owners in a schema, each could run the other's code.
     anew(&mut client, &calls);
     owned_by(&mut client, "other");
     run(&mut client, "ALTER TABLE insta5.likes OWNER TO guest");
@@ -252,14 +252,14 @@ fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
     let hint = "Let all of schema insta5 belong to one role, apart from superusers.";
     assert_eq!(said(&error), ["55000", CANNOT, detail, hint]);
     assert!(!ran("other") && !ran("SUPERUSER") && !cluster.log().contains("PLANTED GAINED"));
-    // An owner's own function, as that owner.
+    // With one owner, adopt calls the function as that owner.
     run(&mut client, "ALTER TABLE insta5.likes OWNER TO other");
     run(&mut client, &call);
     assert!(ran("other") && !ran("SUPERUSER") && !cluster.log().contains("PLANTED GAINED"));
 }
 
-/// By its own path, the published text can mean functions and operators that another role has put there: they have no
-/// superuser's rights, neither.
+/// With a search_path of its own, the published text can call functions and operators of another role. They do not get a
+/// superuser's rights either.
 #[test]
 fn what_a_known_text_means_by_a_path_has_nobody_elses_rights() {
     let cluster = Cluster::start("planted_path");
@@ -289,7 +289,7 @@ fn what_a_known_text_means_by_a_path_has_nobody_elses_rights() {
     assert!(cluster.log().contains("PLANTED RAN AS insta_ids_"));
 }
 
-/// Who may provision calls no function as another role, and none that the role may not call.
+/// A role with grant_provisioning cannot call functions as a role of which it is no member.
 #[test]
 fn functions_are_called_by_who_can_become_the_role() {
     let cluster = Cluster::start("call_function");

@@ -1,4 +1,4 @@
-//! Who uses the tables goes on, whoever adopts or releases them; and nothing comes twice.
+//! Promise: sessions that use the tables go on during adopt and release, and no id is minted twice.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ use support::Chance;
 use support::shards::{Running, at_once};
 use support::{Cluster, becomes, count, disorders, duplicates, ids, refused, texts, within};
 
-/// Whoever uses the tables is not interrupted; and who comes while this waits does not wait with it.
+/// Adopt and release wait for sessions that use the tables, and other sessions do not queue behind them.
 #[test]
 fn who_is_there_first_goes_first() {
     let cluster = Cluster::with("in_use", &["max_prepared_transactions = 2"]);
@@ -57,14 +57,14 @@ fn who_is_there_first_goes_first() {
             let hint = "Call again when long transactions have ended, or with a longer lock_timeout.";
             let [code, said, detail, hinted] = said(&error);
             assert_eq!([code, said, hinted], ["55P03", message, hint]);
-            // Perhaps behind a writer that was there at that moment.
+            // The error may name a writer instead of the holder.
             let by = by.strip_prefix("by ").unwrap();
             assert!(detail.starts_with(&format!("{what} is in use by ")) && detail.contains(by), "{detail}");
             run(&mut holder, if by_pid.ends_with(by) { "COMMIT" } else { "COMMIT PREPARED 'held'" });
         }
         run(&mut client, call);
     }
-    // Somebody else who is about it, and one who makes the same shard.
+    // Another session adopts the same schema, or locks the shard.
     run(&mut holder, "BEGIN; SELECT insta_ids.adopt('insta5', 5)");
     let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5, '200ms')");
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
@@ -73,7 +73,7 @@ fn who_is_there_first_goes_first() {
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
     run(&mut holder, "COMMIT");
     assert_eq!(texts(&mut client, "SHOW lock_timeout"), ["0"]);
-    // Any sequence of the schema may be told to a function that asks for one.
+    // A function with an argument can take values of any sequence of the schema, so adopt locks all of them.
     anew(&mut client, &ARTICLE.replace("(OUT", "(seq regclass, OUT").replace("'insta5.table_id_seq'", "seq"));
     for call in [ADOPT, RELEASE] {
         run(&mut holder, "BEGIN; SELECT nextval('insta5.likes_id_seq')");
@@ -84,7 +84,7 @@ fn who_is_there_first_goes_first() {
         run(&mut client, call);
     }
     run(&mut client, ADOPT);
-    // In a transaction, all of it is undone with that.
+    // A rollback of the caller's transaction undoes adopt.
     run(
         &mut client,
         "BEGIN; SELECT insta_ids.release('insta5'); SELECT insta_ids.adopt('insta5', 5); INSERT INTO insta5.photos DEFAULT VALUES; SELECT insta_ids.release('insta5'); ROLLBACK",
@@ -92,17 +92,17 @@ fn who_is_there_first_goes_first() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 1);
 }
 
-/// A writer: what it minted while the schema was a shard, what it minted in all, and how long it had to wait.
+/// What a writer minted while the schema was a shard, what it minted in all, and its longest wait.
 #[derive(Default)]
 struct Written {
     minted: Vec<i64>,
-    /// Those of each time that the schema was a shard.
+    /// The ids of each period in which the schema was a shard.
     managed: Vec<Vec<i64>>,
     longest: Duration,
 }
 
-/// Writes in its own way until it is stopped. `phase` is odd while the schema is a shard; `managed` is how many ids it
-/// has minted then.
+/// Inserts in one of several ways until it is stopped. `phase` is odd while the schema is a shard, and `managed` counts the ids
+/// that it mints then.
 fn write(
     mut client: Client,
     way: usize,
@@ -116,7 +116,7 @@ fn write(
     let photo = "INSERT INTO insta5.photos DEFAULT VALUES RETURNING id";
     let like = "INSERT INTO insta5.likes DEFAULT VALUES RETURNING id";
     let given = "INSERT INTO insta5.photos (id) VALUES ($1)";
-    // A table that no default fills.
+    // No default fills this table.
     let log = "INSERT INTO insta5.log SELECT insta5.next_id() FROM generate_series(1, 3) RETURNING id";
     let [prepared_photo, prepared_like, prepared_log, prepared_call] =
         [photo, like, log, "SELECT insta5.next_id()"].map(|statement| client.prepare(statement).unwrap());
@@ -188,8 +188,8 @@ fn under_load_nothing_fails_and_nothing_comes_twice() {
     let cluster = Cluster::start("adopt_load");
     let mut client = cluster.connect();
     run(&mut client, "SELECT insta_ids.init(2000)");
-    // Sessions go on with the values that they have cached. The published function repeats an id when 1024 values are taken
-    // while a session is held up: in it, or with values that it has cached.
+    // The published function repeats an id if other sessions take 1024 values within a millisecond, while a session is held up
+    // or has cached values.
     for (cache, pace_ms) in [(1, 2), (20, 15)] {
         println!("CACHE {cache}");
         anew(
@@ -204,7 +204,7 @@ fn under_load_nothing_fails_and_nothing_comes_twice() {
 
 fn there_and_back_under_load(cluster: &Cluster, client: &mut Client, pace: Duration) {
     const ROUNDS: usize = 8;
-    // Of each writer, in each round.
+    // Each writer must mint this many ids in each round.
     const FEWEST_IDS: usize = 7;
     let (phase, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (phase, stop) = (&phase, &stop);
@@ -225,7 +225,7 @@ fn there_and_back_under_load(cluster: &Cluster, client: &mut Client, pace: Durat
             {
                 thread::sleep(Duration::from_millis(200));
                 if call.contains("release") {
-                    // Where they do not come to that, it is said below.
+                    // An assertion below fails if the writers do not mint enough.
                     becomes(Duration::from_secs(30), || {
                         managed.iter().all(|managed| managed.load(Ordering::Relaxed) >= round * FEWEST_IDS)
                     });
@@ -234,7 +234,7 @@ fn there_and_back_under_load(cluster: &Cluster, client: &mut Client, pace: Durat
                 let began = Instant::now();
                 let ended = client.batch_execute(call);
                 longest = longest.max(began.elapsed());
-                // Else the writers would go on, and the test with them.
+                // Without this, the writers and the test would never end.
                 stop.store(ended.is_err(), Ordering::Relaxed);
                 ended.unwrap();
                 if call.contains("adopt") {
@@ -279,7 +279,7 @@ fn one_of_two_adopts() {
         assert_eq!(failed.len(), 3);
         assert!(failed.iter().all(|error| error.code() == Some(&SqlState::UNDEFINED_OBJECT)), "{failed:?}");
     }
-    // One that is killed changes nothing, and keeps nobody from another.
+    // A session that is killed during adopt changes nothing, and the next adopt succeeds.
     let before = texts(&mut client, STATE);
     let mut holder = cluster.connect();
     run(&mut holder, "BEGIN; SELECT FROM insta5.photos");
@@ -289,7 +289,7 @@ fn one_of_two_adopts() {
     assert!(adopt.end().is_err());
     assert_eq!(texts(&mut client, STATE), before);
     run(&mut client, "INSERT INTO insta5.photos DEFAULT VALUES");
-    // So does one that is killed with all the locks, at its last step.
+    // The same holds if it is killed with all locks, at the last step.
     run(&mut holder, "COMMIT");
     let adopt =
         Running::start(cluster.connect(), "BEGIN; SELECT insta_ids.adopt('insta5', 5); SELECT pg_sleep(60)");
@@ -308,8 +308,8 @@ fn one_of_two_adopts() {
     run(&mut client, ADOPT);
 }
 
-/// What this returns, if that is shorter than the bound by its own measure. It has three tries: a machine that is busy
-/// with others can hold it up, too, but not each time, and not for twice as long.
+/// Returns the result of an attempt whose time is within the bound. A busy machine can slow an attempt down, so there are three,
+/// and none may take twice the bound.
 fn shorter_than<T>(bound: Duration, mut attempt: impl FnMut() -> (Duration, T)) -> T {
     let mut shortest = Duration::MAX;
     for _ in 0..3 {
@@ -323,7 +323,7 @@ fn shorter_than<T>(bound: Duration, mut attempt: impl FnMut() -> (Duration, T)) 
     panic!("it took {shortest:?}");
 }
 
-/// Inserts until it is to stop: how often, and how long the longest took.
+/// Inserts until it is stopped. Returns the number of inserts and the longest one's time.
 fn inserting(mut client: Client, stop: &AtomicBool) -> (usize, Duration) {
     let (mut inserts, mut longest) = (0, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
@@ -335,15 +335,15 @@ fn inserting(mut client: Client, stop: &AtomicBool) -> (usize, Duration) {
     (inserts, longest)
 }
 
-/// After a crash, ids are ahead of the clock for a while. Those of the published function come after them, and who
-/// inserts does not wait for that.
+/// After a crash, ids are ahead of the clock for a while. Release waits until the published function's ids come after them, and
+/// writers do not wait meanwhile.
 #[test]
 fn a_clock_that_is_behind_is_waited_for() {
     let cluster = Cluster::start("adopt_behind");
     let mut client = cluster.connect();
     run(&mut client, "SELECT insta_ids.init(2000)");
     anew(&mut client, ADOPT);
-    // One that is set back meanwhile is not waited for with the locks held.
+    // If the clock is set back meanwhile, release fails instead of waiting with the locks.
     let error = refused(&mut client, "SELECT insta_ids_internal.await_clock(now() + '1 min')");
     let [code, message, detail, hint] = said(&error);
     assert!(message.starts_with("clock is 00:0") && message.ends_with(" behind the newest id"), "{message}");
@@ -365,12 +365,12 @@ fn a_clock_that_is_behind_is_waited_for() {
             });
             println!("{inserts} inserts meanwhile, the longest {longest:?}");
             run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
-            // Nor does another crash change anything of the function that is there again.
+            // Another crash does not change the published function.
             cluster.stop_immediately();
             cluster.up();
             client = cluster.connect();
             run(&mut client, "INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
-            // In a millisecond, those of the published function have no order; nor have, where they lie, the rows of a statement.
+            // Within a millisecond, the published function's ids have no order, and neither have a statement's rows in the table.
             let ends = "SELECT min(id >> 10), max(id >> 10) FROM insta5.photos
                         GROUP BY xmin::text::bigint ORDER BY xmin::text::bigint";
             let all: Vec<(i64, i64)> =
