@@ -141,7 +141,10 @@ fn what_mints_in_another_way_is_refused() {
         "DROP TABLE insta5.likes; ALTER TABLE insta5.photos ALTER id DROP DEFAULT; DROP FUNCTION insta5.next_id()",
     );
     let error = unchanged(&mut client, ADOPT);
-    assert_eq!(said(&error), ["55000", CANNOT, "No function in schema insta5 looks like one that mints ids.", ""]);
+    assert_eq!(
+        said(&error),
+        ["55000", CANNOT, "No function in schema insta5 looks like one that mints ids.", ""]
+    );
 }
 
 /// Adopt refuses a schema in which another object has the name of an object that each shard has.
@@ -170,7 +173,8 @@ fn what_is_in_the_way_is_refused() {
         ),
     );
     let error = unchanged(&mut client, ADOPT);
-    let detail = "Relation insta5.table_id_seq: Each shard has a sequence of this name, and it is no sequence.";
+    let detail =
+        "Relation insta5.table_id_seq: Each shard has a sequence of this name, and it is no sequence.";
     assert_eq!(said(&error), ["55000", CANNOT, detail, ""]);
 }
 

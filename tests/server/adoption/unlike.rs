@@ -129,7 +129,9 @@ fn a_function_that_mints_through_another_schema_is_seen() {
     run(&mut client, "SELECT insta_ids.init(2000); CREATE SCHEMA lib; GRANT USAGE ON SCHEMA lib TO PUBLIC");
     run(&mut client, &changed(&[("insta5.next_id", "lib.make")]));
     let calls = |name: &str| {
-        format!("CREATE FUNCTION insta5.{name}() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN lib.make(); END'")
+        format!(
+            "CREATE FUNCTION insta5.{name}() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN lib.make(); END'"
+        )
     };
     let minting = "SELECT count(*) FROM insta_ids_internal.minting_functions('insta5') f WHERE NOT f.native";
     for change in [
@@ -179,7 +181,10 @@ fn a_function_that_is_renamed_meanwhile() {
 fn no_advisory_lock_is_left() {
     let cluster = Cluster::start("left_locks");
     let mut client = cluster.connect();
-    run(&mut client, "SELECT insta_ids.init(2000); SELECT pg_advisory_lock(7), pg_advisory_lock_shared(-1, -2)");
+    run(
+        &mut client,
+        "SELECT insta_ids.init(2000); SELECT pg_advisory_lock(7), pg_advisory_lock_shared(-1, -2)",
+    );
     let held = "SELECT format('%s %s %s %s', classid, objid, objsubid, mode) FROM pg_locks
         WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY 1";
     let before = texts(&mut client, held);
