@@ -7,6 +7,7 @@ TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 cd "$ROOT"
 
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
+RUST_VERSION=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 PGRX_VERSION=$(sed -n 's/^pgrx = "=\(.*\)"$/\1/p' Cargo.toml)
 
 # Servers do not show our own debugging aids to their users.
@@ -25,6 +26,27 @@ export PATH=$TARGET/tools/bin:$PATH
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
+
+# at_least VERSION OTHER: whether VERSION is OTHER or newer. Of Debian's versions, what follows the first hyphen or plus is not
+# compared.
+at_least() { printf '%s\n' "$2" "${1%%[-+]*}" | sort --version-sort --check=silent; }
+
+# has_rust CARGO: whether this cargo is as new as Cargo.toml asks.
+has_rust() {
+    local version
+    version=$("$1" --version 2>/dev/null) || return
+    version=${version#cargo }
+    at_least "${version%% *}" "$RUST_VERSION"
+}
+
+# A cargo of the user's own is taken if it is new enough, and else that of Debian, which scripts/setup installs.
+choose_rust() {
+    if ! has_rust cargo && has_rust /usr/bin/cargo; then
+        # Cargo looks into a directory of its own first for programs such as cargo-fmt, unless PATH has that directory.
+        PATH=/usr/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    fi
+}
+choose_rust
 
 # step "what it does" command...: says what is done and how long it took; its output goes to a log that
 # is shown when it fails.
@@ -85,9 +107,10 @@ apt_get() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=5 "$@"
 }
 
+# What was installed stays: a package that conflicts with it is an error.
 apt_install() {
     apt_get update
-    apt_get install -y --no-install-recommends "$@"
+    apt_get install -y --no-install-recommends --no-remove "$@"
 }
 
 # The PostgreSQL that a release of Debian has.
@@ -118,6 +141,8 @@ choose_server() {
 
 # The server of PG_CONFIG, and no other.
 named_server() {
+    # Debian's Rust may have been installed a moment ago.
+    choose_rust
     [ -n "${PG_CONFIG-}" ] || die "say which server: PG_CONFIG=/path/to/pg_config"
     choose_server
     export PG PG_CONFIG PGRX_PG_CONFIG_PATH=$PG_CONFIG
