@@ -113,6 +113,26 @@ apt_install() {
     apt_get install -y --no-install-recommends --no-remove "$@"
 }
 
+# Installs Debian's Rust if there is none new enough. Stable releases have a newer one beside their own, with which their
+# browsers are built.
+need_rust() {
+    local name
+    ! has_rust cargo || return 0
+    command -v dpkg-query >/dev/null || die "Rust $RUST_VERSION or newer is needed: install it, see https://rustup.rs"
+    step "reading the lists of packages" apt_get update
+    for name in rustc rustc-web; do
+        if at_least "$(candidate "$name")" "$RUST_VERSION"; then
+            packages "$name" "${name/rustc/cargo}"
+            choose_rust
+            return
+        fi
+    done
+    die "Rust $RUST_VERSION or newer is needed, and this Debian does not have it: install it, see https://rustup.rs"
+}
+
+# The version of a package that apt would install; nothing if there is none.
+candidate() { apt-cache policy "$1" | sed -n 's/^  Candidate: \([0-9].*\)/\1/p'; }
+
 # The PostgreSQL that a release of Debian has.
 debian_major() {
     case $1 in
