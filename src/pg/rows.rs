@@ -268,7 +268,8 @@ unsafe fn index_on(table: pg_sys::Relation, column: pg_sys::AttrNumber) -> Optio
 unsafe fn is_complete(index: pg_sys::Relation) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let made_by = pg_sys::HeapTupleHeaderGetXmin((*(*index).rd_indextuple).t_data);
+        // PostgreSQL 19 has a function of this name, too.
+        let made_by = pg_sys::htup::HeapTupleHeaderGetXmin((*(*index).rd_indextuple).t_data);
         !(*(*index).rd_index).indcheckxmin || pg_sys::TransactionIdPrecedes(made_by, pg_sys::TransactionXmin)
     }
 }

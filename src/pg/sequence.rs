@@ -12,7 +12,7 @@ use pgrx::pgrx_sql_entity_graph::impl_sql_translatable;
 use super::argument::ByValue;
 use super::relation::NoSuchRelation;
 
-// SAFETY: declared as in commands/sequence.h of PostgreSQL 15 to 18. pgrx's bindings do not have it.
+// SAFETY: declared as in commands/sequence.h of PostgreSQL 15 to 19. pgrx's bindings do not have it.
 unsafe extern "C-unwind" {
     fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
 }
@@ -78,7 +78,11 @@ impl Sequence {
     /// that has not committed may have logged the values that include this one. So this flushes the WAL up to the last
     /// change of the sequence's page.
     pub(crate) fn flush(self) {
-        let (no_lock, share) = (pg_sys::NoLock.cast_signed(), pg_sys::BUFFER_LOCK_SHARE.cast_signed());
+        let no_lock = pg_sys::NoLock.cast_signed();
+        #[cfg(not(feature = "pg19"))]
+        let share = pg_sys::BUFFER_LOCK_SHARE.cast_signed();
+        #[cfg(feature = "pg19")]
+        let share = pg_sys::BufferLockMode::BUFFER_LOCK_SHARE;
         // SAFETY: `next` has locked the sequence until the transaction ends, so it exists and has its one page. The page is
         // locked while its position in the WAL is read, because that is written in two halves. After an error, the end of
         // the transaction or subtransaction releases all of this.

@@ -9,7 +9,7 @@ pub(crate) fn number() -> usize {
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     let number = unsafe { (*pg_sys::MyProc).pgprocno };
     // SAFETY: as above.
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     let number = unsafe { pg_sys::MyProcNumber };
     usize::try_from(number).unwrap_or(usize::MAX)
 }

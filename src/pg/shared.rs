@@ -125,7 +125,7 @@ pub(crate) fn writer_slot() -> Result<Option<WriterSlot>, Unavailable> {
 }
 
 #[cfg_attr(
-    any(feature = "pg17", feature = "pg18"),
+    not(any(feature = "pg15", feature = "pg16")),
     expect(unused_variables, reason = "shared memory is always available")
 )]
 fn in_force<T>(kept: impl FnOnce(&Shared) -> T, set: impl FnOnce() -> T) -> Result<T, Unavailable> {
@@ -173,7 +173,7 @@ unsafe fn create(region: *mut Shared) {
     }
 }
 
-#[cfg(any(feature = "pg17", feature = "pg18"))]
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 mod server {
     use std::ffi::c_void;
 
@@ -187,15 +187,24 @@ mod server {
     /// The address of the named segment. The first session creates it.
     #[expect(clippy::unnecessary_wraps, reason = "before PostgreSQL 17 it can be missing")]
     pub(super) fn locate() -> Result<*mut Shared, Unavailable> {
-        let mut found = false;
+        let (name, mut found) = (NAME.as_ptr(), false);
         // SAFETY: the name is static. The server calls `initialise` on a new segment of SIZE bytes while it holds the
         // registry's lock, so no other process uses the segment.
-        let region =
-            unsafe { pg_sys::GetNamedDSMSegment(NAME.as_ptr(), SIZE, Some(initialise), &raw mut found) };
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        let region = unsafe { pg_sys::GetNamedDSMSegment(name, SIZE, Some(initialise), &raw mut found) };
+        // SAFETY: as above. `initialise` does not use its second argument.
+        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        let region = unsafe {
+            pg_sys::GetNamedDSMSegment(name, SIZE, Some(initialise), &raw mut found, std::ptr::null_mut())
+        };
         Ok(region.cast())
     }
 
-    unsafe extern "C-unwind" fn initialise(region: *mut c_void) {
+    /// From PostgreSQL 19 on, the server passes a second argument.
+    unsafe extern "C-unwind" fn initialise(
+        region: *mut c_void,
+        #[cfg(not(any(feature = "pg17", feature = "pg18")))] _: *mut c_void,
+    ) {
         // SAFETY: as `locate` says. The server aligns segments to at least 128 bytes.
         unsafe { create(region.cast()) }
     }

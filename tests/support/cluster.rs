@@ -285,8 +285,10 @@ pub fn skipped(why: &str) {
 /// The major version of this PostgreSQL.
 pub fn major() -> u32 {
     static MAJOR: LazyLock<u32> = LazyLock::new(|| {
+        // "PostgreSQL 15.20 (Debian ...)", or "PostgreSQL 19rc1 (Debian ...)".
         let version = pg_config("--version");
-        version.split([' ', '.']).nth(1).unwrap().trim_end_matches(char::is_alphabetic).parse().unwrap()
+        let number = version.split(' ').nth(1).unwrap();
+        number.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
     });
     *MAJOR
 }
