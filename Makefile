@@ -1,7 +1,6 @@
 # make help lists what there is.
-# PG=15|16|17|18 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
+# PG=15|16|17|18|19 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
 export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE BROKEN ONLY
-MATRIX ?= 15 16 17 18
 
 .PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix matrix-differences torture broken lint deny \
 	bench bench-compare dist deb packages
@@ -28,9 +27,9 @@ installcheck: named ## try what is installed, on the server that runs
 	@scripts/installcheck
 test: ## all the tests; installs what they need
 	@scripts/test
-matrix: ## all the tests that need a server, on PostgreSQL 15, 16, 17 and 18
+matrix: ## all the tests that need a server, on PostgreSQL 15 to 19, or on those of MATRIX='15 18'
 	@scripts/matrix $(MATRIX)
-matrix-differences: ## those of them that MATRIX='16 17' can differ in
+matrix-differences: ## those of them that can differ between versions, on MATRIX='16 17'
 	@ONLY=differences scripts/matrix $(MATRIX)
 clients: ## drivers and ORMs on a real server, directly and with PgBouncer: NAMES='django psycopg' chooses
 	@scripts/clients $(NAMES)
@@ -51,5 +50,5 @@ dist: ## the archive for PGXN, of the last commit
 	@scripts/dist
 deb: ## the package of Debian for the server of PG
 	@scripts/deb
-packages: ## the archive, and the packages of MATRIX='15 16 17 18', tried in Debians that nothing was installed in
+packages: ## the archive, and the packages for all servers or those of MATRIX='15 17', tried in Debians that nothing was installed in
 	@scripts/packages $(MATRIX)

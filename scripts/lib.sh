@@ -133,14 +133,23 @@ need_rust() {
 # The version of a package that apt would install; nothing if there is none.
 candidate() { apt-cache policy "$1" | sed -n 's/^  Candidate: \([0-9].*\)/\1/p'; }
 
-# The PostgreSQL that a release of Debian has.
+# Where each PostgreSQL comes from: a suite of Debian, or a wheel of PyPI. Of a second suite, only the packages of this
+# PostgreSQL are taken (scripts/in-debian).
+declare -A ORIGIN=([15]=bookworm [16]=wheel [17]=trixie [18]=sid [19]="sid experimental")
+mapfile -t MAJORS < <(printf '%s\n' "${!ORIGIN[@]}" | sort)
+# The suite of this Debian. scripts/in-debian sets it: sid has the codename of the next release.
+SUITE=${DEBIAN_SUITE-$(. /etc/os-release && echo "${VERSION_CODENAME-}")}
+
+# The suite of Debian that a PostgreSQL comes from, or "wheel".
+suite_of() { echo "${ORIGIN[$1]%% *}"; }
+
+# The oldest PostgreSQL that this Debian has.
 debian_major() {
-    case $1 in
-    bookworm) echo 15 ;;
-    trixie) echo 17 ;;
-    esac
+    local major
+    for major in "${MAJORS[@]}"; do
+        [ "$(suite_of "$major")" != "$SUITE" ] || { echo "$major"; return; }
+    done
 }
-CODENAME=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 
 # The server that was chosen: by PG_CONFIG, by PG, or else the one of this Debian; and, in PRELOAD, the setting that
 # it needs to mint (scripts/cluster).
@@ -148,13 +157,10 @@ choose_server() {
     if [ -n "${PG_CONFIG-}" ]; then
         PG=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
     else
-        PG=${PG:-$(debian_major "$CODENAME")}
+        PG=${PG:-$(debian_major)}
         [ -n "$PG" ] || die "this is not Debian 12 or 13; choose a server with PG_CONFIG=/path/to/pg_config"
     fi
-    case $PG in
-    15 | 16 | 17 | 18) ;;
-    *) die "PostgreSQL $PG is not supported; 15, 16, 17 and 18 are" ;;
-    esac
+    [ -n "${ORIGIN[$PG]-}" ] || die "PostgreSQL $PG is not supported; ${MAJORS[*]} are"
     PRELOAD=()
     [ "$PG" -ge 17 ] || PRELOAD=("shared_preload_libraries = 'insta_ids'")
 }
@@ -180,15 +186,14 @@ take_server() {
     named_server
 }
 
-# in_its_debian TARGET: of the PostgreSQL that the other Debian has, the target is made there.
+# in_its_debian TARGET: of a PostgreSQL that another Debian has, the target is made there.
 in_its_debian() {
     local suite
     [ -z "${PG_CONFIG-}" ] || return 0
-    for suite in bookworm trixie; do
-        if [ "$suite" != "$CODENAME" ] && [ "$PG" = "$(debian_major "$suite")" ]; then
-            exec scripts/in-debian "$suite" make "$1" "PG=$PG" "ONLY=${ONLY-}"
-        fi
-    done
+    suite=$(suite_of "$PG")
+    if [ "$suite" != wheel ] && [ "$suite" != "$SUITE" ]; then
+        exec scripts/in-debian "$suite" make "$1" "PG=$PG" "ONLY=${ONLY-}"
+    fi
 }
 
 # The files of sql/ in the order in which they are loaded.
