@@ -7,7 +7,9 @@ AS $$
 DECLARE
     obstacle record;
 BEGIN
-    IF current_setting('wal_level') <> 'logical' THEN
+    -- From PostgreSQL 19 on, the first slot turns logical decoding on where "wal_level" is replica.
+    IF current_setting('wal_level') <> 'logical'
+        AND (current_setting('wal_level') = 'minimal' OR current_setting('server_version_num')::integer < 190000) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'shards cannot leave this server',
