@@ -179,12 +179,9 @@ BEGIN
             takes_sequence := sequence = probe IS TRUE;
             SELECT * INTO fits, is_exact, fits_sequence, shards
             FROM insta_ids_internal.measure_clock(function, role, arguments, sequence);
-            null_argument := (
-                SELECT a.place
-                FROM unnest(ARRAY[
-                    CASE WHEN insta_ids_internal.id_shard(other_id, layout) = other_shard THEN shard_argument END,
-                    CASE WHEN takes_sequence THEN sequence_argument END]) a (place)
-                WHERE NOT safe AND insta_ids_internal.mints_for_null(function, role, arguments, a.place) LIMIT 1);
+            null_argument := insta_ids_internal.optional_argument(function, role, arguments, ARRAY[
+                CASE WHEN NOT safe AND insta_ids_internal.id_shard(other_id, layout) = other_shard THEN shard_argument END,
+                CASE WHEN NOT safe AND takes_sequence THEN sequence_argument END]);
         END IF;
         is_done := true;
         RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';

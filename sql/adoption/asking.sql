@@ -141,15 +141,27 @@ BEGIN
 END
 $$;
 
--- Returns whether a function mints an id when this argument is NULL. A function that fails then does not.
-CREATE OR REPLACE FUNCTION insta_ids_internal.mints_for_null(function oid, role oid, arguments text[], argument integer) RETURNS boolean
+-- Calls a function with NULL for each of these arguments in turn, and returns the number of the first one without which it mints
+-- an id. Returns NULL if there is none, because the function fails or returns NULL. A place that is NULL stands for no argument.
+CREATE OR REPLACE FUNCTION insta_ids_internal.optional_argument(function oid, role oid, arguments text[], places integer[]) RETURNS integer
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    others text[];
+    place integer;
 BEGIN
-    arguments[argument] := NULL;
-    RETURN insta_ids_internal.call_function(function, role, arguments) IS NOT NULL;
-EXCEPTION WHEN OTHERS THEN
-    RETURN false;
+    FOR place IN SELECT p FROM unnest(places) p WHERE p IS NOT NULL LOOP
+        others := arguments;
+        others[place] := NULL;
+        BEGIN
+            IF insta_ids_internal.call_function(function, role, others) IS NOT NULL THEN
+                RETURN place;
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            NULL;
+        END;
+    END LOOP;
+    RETURN NULL;
 END
 $$;
 
@@ -191,18 +203,19 @@ AS $$
 DECLARE
     lock record;
     key bigint;
+    is_released boolean := true;
 BEGIN
     -- The session can hold the same lock several times.
     LOOP
         SELECT * INTO lock FROM insta_ids_internal.advisory_locks() l WHERE l::text <> ALL (held) LIMIT 1;
-        EXIT WHEN NOT FOUND;
+        EXIT WHEN NOT FOUND OR NOT is_released;
         key := (lock.classid::bigint << 32) | lock.objid::bigint;
-        CASE
-            WHEN lock.objsubid = 1 AND lock.mode = 'ExclusiveLock' THEN PERFORM pg_advisory_unlock(key);
-            WHEN lock.objsubid = 1 THEN PERFORM pg_advisory_unlock_shared(key);
-            WHEN lock.mode = 'ExclusiveLock' THEN PERFORM pg_advisory_unlock(lock.classid::integer, lock.objid::integer);
-            ELSE PERFORM pg_advisory_unlock_shared(lock.classid::integer, lock.objid::integer);
-        END CASE;
+        is_released := CASE
+            WHEN lock.objsubid = 1 AND lock.mode = 'ExclusiveLock' THEN pg_advisory_unlock(key)
+            WHEN lock.objsubid = 1 THEN pg_advisory_unlock_shared(key)
+            WHEN lock.mode = 'ExclusiveLock' THEN pg_advisory_unlock(lock.classid::integer, lock.objid::integer)
+            ELSE pg_advisory_unlock_shared(lock.classid::integer, lock.objid::integer)
+        END;
     END LOOP;
 END
 $$;

@@ -258,7 +258,7 @@ fn what_a_confirmed_function_calls_has_nobody_elses_rights() {
     assert!(ran("other") && !ran("SUPERUSER") && !cluster.log().contains("PLANTED GAINED"));
 }
 
-/// With a search_path of its own, the published text can call functions and operators of another role. They do not get a
+/// With a `search_path` of its own, the published text can call functions and operators of another role. They do not get a
 /// superuser's rights either.
 #[test]
 fn what_a_known_text_means_by_a_path_has_nobody_elses_rights() {
@@ -289,7 +289,7 @@ fn what_a_known_text_means_by_a_path_has_nobody_elses_rights() {
     assert!(cluster.log().contains("PLANTED RAN AS insta_ids_"));
 }
 
-/// A role with grant_provisioning cannot call functions as a role of which it is no member.
+/// A role with `grant_provisioning` cannot call functions as a role of which it is no member.
 #[test]
 fn functions_are_called_by_who_can_become_the_role() {
     let cluster = Cluster::start("call_function");
