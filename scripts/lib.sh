@@ -160,7 +160,7 @@ choose_server() {
         PG=${PG:-$(debian_major)}
         [ -n "$PG" ] || die "this is not Debian 12 or 13; choose a server with PG_CONFIG=/path/to/pg_config"
     fi
-    [ -n "${ORIGIN[$PG]-}" ] || die "PostgreSQL $PG is not supported; ${MAJORS[*]} are"
+    [ -n "${ORIGIN[$PG]-}" ] || die "PostgreSQL $PG is not supported: choose one of ${MAJORS[*]}"
     PRELOAD=()
     [ "$PG" -ge 17 ] || PRELOAD=("shared_preload_libraries = 'insta_ids'")
 }

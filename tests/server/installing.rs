@@ -1,8 +1,10 @@
 //! Libraries are installed while the server runs: no id comes twice meanwhile, and the extension is made only by a library
 //! that has what its functions call.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,6 +134,90 @@ fn sessions_find_the_library_during_an_installation() {
         assert!(sessions > 20, "only {sessions} sessions");
     });
     before.end().unwrap();
+}
+
+/// A directory for a server that only its `pg_config` knows.
+struct Imagined(PathBuf);
+
+impl Imagined {
+    fn new(name: &str, version: &str) -> Self {
+        let this = Self(scratch().join(name));
+        let _ = fs::remove_dir_all(&this.0);
+        for directory in ["lib", "share/extension", "include"] {
+            fs::create_dir_all(this.0.join(directory)).unwrap();
+        }
+        let answers = format!(
+            "#!/bin/sh\ncase $1 in\n--version) echo 'PostgreSQL {version}' ;;\n--pkglibdir) echo {home}/lib ;;\n\
+             --sharedir) echo {home}/share ;;\n*) echo {home}/include ;;\nesac\n",
+            home = this.0.display()
+        );
+        fs::write(this.pg_config(), answers).unwrap();
+        fs::set_permissions(this.pg_config(), Permissions::from_mode(0o755)).unwrap();
+        this
+    }
+
+    fn pg_config(&self) -> PathBuf {
+        self.0.join("pg_config")
+    }
+
+    /// What a script says that must fail.
+    fn failing(&self, script: &str) -> String {
+        let run = Command::new("bash")
+            .args(["-c", script])
+            .current_dir(checkout())
+            .env("PG_CONFIG", self.pg_config())
+            .output()
+            .unwrap();
+        assert!(!run.status.success(), "{script}");
+        String::from_utf8(run.stderr).unwrap()
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_built_for_is_told_in_a_line() {
+    let old = Imagined::new("too_old", "14.9 (Debian 14.9-1)");
+    assert_eq!(
+        old.failing("scripts/build"),
+        "error: PostgreSQL 14 is not supported: choose one of 15 16 17 18 19\n"
+    );
+    let bare = Imagined::new("no_headers", "17.2");
+    assert_eq!(
+        bare.failing("scripts/build"),
+        format!(
+            "error: the server of {} has no headers: on Debian, install postgresql-server-dev-17\n",
+            bare.pg_config().display()
+        )
+    );
+}
+
+/// A file that cannot be written as a whole leaves the one that is installed.
+#[test]
+fn a_full_disk_keeps_what_is_installed() {
+    let server = Imagined::new("full_disk", "15.1");
+    let installed =
+        [("lib/insta_ids.so", "the old library"), ("share/extension/insta_ids.control", "the old version")];
+    let staged = server.0.join("staged").join(&server.0.to_str().unwrap()[1..]);
+    fs::create_dir_all(staged.join("lib")).unwrap();
+    fs::create_dir_all(staged.join("share/extension")).unwrap();
+    for (file, text) in installed {
+        fs::write(server.0.join(file), text).unwrap();
+        fs::write(staged.join(file), "x".repeat(4000)).unwrap();
+    }
+    fs::write(staged.join("share/extension/insta_ids--9.9.9.sql"), "SELECT 1").unwrap();
+    // A limit on the size of files ends a program that writes more, as a full disk does.
+    let said = server.failing("ulimit -f 1; scripts/place $(dirname $PG_CONFIG)/staged");
+    let library = server.0.join("lib/insta_ids.so");
+    assert!(
+        said.ends_with(&format!(
+            "error: {} could not be written; the version that was installed stays\n",
+            library.display()
+        )),
+        "{said}"
+    );
+    for (file, text) in installed {
+        assert_eq!(fs::read_to_string(server.0.join(file)).unwrap(), text);
+    }
+    assert_eq!(fs::read_dir(server.0.join("lib")).unwrap().count(), 1);
 }
 
 /// Packages exchange the library while the server runs. Sessions with the old library and sessions with the new one mint
