@@ -77,7 +77,7 @@ fn restored_beside_others() {
     others.stop().check(1);
 }
 
-/// From PostgreSQL 16 to 18.
+/// From PostgreSQL 16 to 18 and newer ones.
 #[test]
 fn pg_upgrade() {
     if !since(18) {
