@@ -100,7 +100,7 @@ BEGIN ATOMIC
     SELECT 'notice', 'not_read', pg_catalog.left(unread[1], pg_catalog.strpos(unread[1], ': ') - 1),
            pg_catalog.format('%s could not be read: %s. The first with: %s.', what, pg_catalog.cardinality(unread),
                pg_catalog.substr(unread[1], pg_catalog.strpos(unread[1], ': ') + 2)),
-           'Check again when nobody locks or changes what is in it, as a member of the role that owns it.'
+           'Check again when no session locks or changes it, as a member of the role that owns it.'
     WHERE pg_catalog.cardinality(unread) > 0;
 END;
 

@@ -87,7 +87,7 @@ BEGIN
     SELECT 'warning', 'unmanaged_schema', quote_ident(n.nspname),
            CASE WHEN number = shard::text AND shard < config.shards
                THEN format('It is called like shard %s, which is not there.', shard)
-               ELSE 'It is called almost like a shard, and is none.' END,
+               ELSE 'Its name is almost that of a shard.' END,
            format('%s: ALTER SCHEMA %I RENAME TO %I',
                CASE WHEN number = shard::text AND shard < config.shards
                    THEN 'Call insta_ids.adopt(), or rename it' ELSE 'Rename it' END,
