@@ -162,7 +162,8 @@ fn operators_that_work_at_once_do_each_shard_once() {
 fn a_batch_that_needs_too_many_locks_is_refused() {
     let small = [
         if major() >= 18 { "autovacuum_worker_slots = 3" } else { "" },
-        "max_locks_per_transaction = 10",
+        // PostgreSQL 19 has no room for locks beside what it reserves by this setting. Too few for CREATE EXTENSION are no test.
+        if major() >= 19 { "max_locks_per_transaction = 20" } else { "max_locks_per_transaction = 10" },
         "max_connections = 10",
         "autovacuum = off",
     ];
