@@ -114,15 +114,15 @@ apt_install() {
 }
 
 # Installs Debian's Rust if there is none new enough. Stable releases have a newer one beside their own, with which their
-# browsers are built.
+# browsers are built. pgrx does not build without rustfmt.
 need_rust() {
     local name
-    ! has_rust cargo || return 0
-    command -v dpkg-query >/dev/null || die "Rust $RUST_VERSION or newer is needed: install it, see https://rustup.rs"
+    if has_rust cargo && command -v rustfmt >/dev/null; then return; fi
+    command -v dpkg-query >/dev/null || die "Rust $RUST_VERSION or newer with rustfmt is needed: install it, see https://rustup.rs"
     step "reading the lists of packages" apt_get update
     for name in rustc rustc-web; do
         if at_least "$(candidate "$name")" "$RUST_VERSION"; then
-            packages "$name" "${name/rustc/cargo}"
+            packages "$name" "${name/rustc/cargo}" "${name/rustc/rustfmt}"
             choose_rust
             return
         fi
