@@ -101,7 +101,7 @@ $$;
 
 -- Returns why the rows of the schema cannot be adopted, what helps, and the oldest and newest id. Reads all rows or, if
 -- `is_locked`, the ends of indexes.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_rows(
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_schema_rows(
         schema regnamespace, shard integer, is_locked boolean,
         OUT reasons text[], OUT hints text[], OUT oldest bigint, OUT newest bigint)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -150,7 +150,7 @@ BEGIN
     PERFORM insta_ids_internal.require_shard_name(schema, shard);
     reasons := ARRAY(SELECT r FROM insta_ids_internal.adoption_reasons(schema, shard) r);
     functions := insta_ids_internal.check_functions(schema, shard, confirm, is_layout_given, is_locked, answers);
-    rows := insta_ids_internal.check_rows(schema, shard, is_locked);
+    rows := insta_ids_internal.check_schema_rows(schema, shard, is_locked);
     answers := functions.answers;
     oldest := rows.oldest;
     newest := rows.newest;
