@@ -17,6 +17,7 @@ pub fn count(client: &mut Client, query: &str) -> i64 {
 }
 
 /// The error that a command ends in.
+#[track_caller]
 pub fn refused(client: &mut Client, command: &str) -> DbError {
     match client.batch_execute(command) {
         Ok(()) => panic!("not refused: {command}"),
