@@ -1,16 +1,17 @@
 """Three servers, six clients that write, shards that move, a server that dies: what was written is there, once.
 
-Run by scripts/demo-servers, which has started the servers. Clients are told nothing: they are demo/client.py.
+Run by scripts/demo-servers or packaging/compose.yaml, which have started the servers. Clients are told nothing: they are
+demo/client.py.
 """
 
 import collections
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import pathlib
 import random
 import re
-import subprocess
 import sys
 import time
 
@@ -29,8 +30,9 @@ MOVED = range(14, 22)
 CLIENTS_OF_EACH = 2
 
 MIGRATION = "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL)"
+# SERVERS is what hosts begin with: a directory of sockets, or nothing where each server has a name of its own.
 ADDRESSES = {
-    server: f"host={os.environ['SERVERS']}/servers_{server} user=postgres dbname=postgres"
+    server: f"host={os.environ['SERVERS']}{server} user=postgres dbname=postgres"
     for server in ("a", "b", "c", "standby")
 }
 SERVER_AT = {address: server for server, address in ADDRESSES.items()}
@@ -46,10 +48,6 @@ Written = collections.namedtuple("Written", "at id shard server pause")
 
 def server(name):
     return psycopg.connect(ADDRESSES[name], autocommit=True)
-
-
-def cluster(action, name, *arguments):
-    subprocess.run(["scripts/cluster", action, f"servers_{name}", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 def value(session, query):
@@ -131,13 +129,26 @@ def move(times):
     tell_others("c", "b")
 
 
+def kill(name):
+    """Kills all processes of a server at once, by SQL: the server can be in a container of its own."""
+    with server(name) as session:
+        others = value(session, "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        # The session loses its server.
+        with contextlib.suppress(psycopg.Error):
+            session.execute(f"COPY (SELECT) TO PROGRAM 'kill -KILL $(head -n 1 postmaster.pid) {others}'")
+    with contextlib.suppress(psycopg.OperationalError):
+        server(name).close()
+        sys.exit(f"{name} was to be killed, and answers")
+
+
 def fail_over(times):
     """The server b is killed. Its standby becomes b, and the map says where it is."""
-    cluster("signal", "b", "KILL")
+    kill("b")
     times["killed"] = time.monotonic()
     # Until somebody notices.
     time.sleep(DURATION / 24)
-    cluster("promote", "standby")
+    with server("standby") as standby:
+        standby.execute("SELECT pg_promote()")
     times["promoted"] = time.monotonic()
     with server("standby") as b:
         b.execute("SELECT insta_ids.add_node('b', %s)", [ADDRESSES["standby"]])
