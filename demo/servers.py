@@ -40,7 +40,9 @@ SERVER_AT = {address: server for server, address in ADDRESSES.items()}
 # Those that are there in the end.
 REMAINING = ("a", "standby", "c")
 
-stop = multiprocessing.Event()
+# Clients are copies of this process, and so have its event. From Python 3.14 on, that is not the default.
+processes = multiprocessing.get_context("fork")
+stop = processes.Event()
 
 # An id that a client was told of: when, by which server, and how long it had been without one.
 Written = collections.namedtuple("Written", "at id shard server pause")
@@ -243,7 +245,7 @@ def draw(written, times):
 
 def main():
     prepare()
-    with concurrent.futures.ProcessPoolExecutor(CLIENTS_OF_EACH * len(HOLDINGS)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(CLIENTS_OF_EACH * len(HOLDINGS), processes) as pool:
         clients = [pool.submit(write, node, number) for node in HOLDINGS for number in range(CLIENTS_OF_EACH)]
         try:
             times = act()
