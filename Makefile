@@ -3,7 +3,7 @@
 export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE BROKEN ONLY
 
 .PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix matrix-differences torture broken lint deny \
-	bench bench-compare dist deb packages rpm
+	bench bench-compare dist deb packages images rpm
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
@@ -52,5 +52,7 @@ deb: ## the package of Debian for the server of PG
 	@scripts/deb
 packages: ## the archive, and the packages for all servers or those of MATRIX='15 17', tried in Debians that nothing was installed in
 	@scripts/packages $(MATRIX)
+images: ## images of PostgreSQL with insta_ids, tried with podman: the server, the extension for CloudNativePG, the tour
+	@scripts/images
 rpm: ## the package for RPM, for a server in Debian's places: tells whether packaging/insta_ids.spec is sound
 	@scripts/rpm
