@@ -1,6 +1,6 @@
 //! Functions that are a little unlike the published one are adopted as they are, or refused with the reason.
 
-use support::{Cluster, count, texts};
+use support::{Cluster, count, major, texts};
 
 use super::{ADOPT, ARTICLE, CANNOT, anew, confirming, digests, owned_by, run, said, unchanged};
 
@@ -113,7 +113,8 @@ fn a_digest_is_the_same_in_all_sessions() {
         "DateStyle = 'German'",
         "IntervalStyle = 'iso_8601'",
         "extra_float_digits = -3",
-        "standard_conforming_strings = off",
+        // It cannot be off from PostgreSQL 19 on.
+        if major() >= 19 { "DateStyle = 'SQL'" } else { "standard_conforming_strings = off" },
     ] {
         run(&mut client, &format!("SET {setting}"));
         assert_eq!(digests(&unchanged(&mut client, ADOPT)), digest, "{setting}");
