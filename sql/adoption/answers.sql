@@ -57,7 +57,7 @@ DECLARE
 BEGIN
     fits_sequence := true;
     shards := '{}';
-    -- So many calls take longer than a millisecond, and a clock that stands still shows.
+    -- 1000 calls take longer than a millisecond, so a clock that stands still shows.
     FOR turn IN 1..1000 LOOP
         -- Ids show the millisecond of a longer unit's beginning only around that beginning. A busy machine can miss it, so there
         -- are five tries.

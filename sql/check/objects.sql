@@ -97,8 +97,8 @@ BEGIN
         FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards)
     ), relations AS MATERIALIZED (
         SELECT s.shard, c.*
-        FROM insta_ids_internal.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid
-        WHERE s.shard = ANY (shards) AND c.relkind IN ('r', 'p', 'f', 'v') AND NOT c.relispartition
+        FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid
+        WHERE c.relkind IN ('r', 'p', 'f', 'v') AND NOT c.relispartition
     ), functions AS MATERIALIZED (
         SELECT s.shard, p.*, s.schema, format('%I(%s)', p.proname, replace(oidvectortypes(p.proargtypes), s.own, chr(1))) AS signature
         FROM schemas s JOIN pg_proc p ON p.pronamespace = s.oid
@@ -171,12 +171,11 @@ AS $$
 BEGIN
     RETURN QUERY
     WITH schemas AS MATERIALIZED (
-        SELECT s.shard, s.schema, s.oid, quote_ident(s.schema) || '.' AS own
-        FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards)
+        SELECT s.shard, s.oid FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards)
     ), relations AS MATERIALIZED (
         SELECT s.shard, c.*
-        FROM insta_ids_internal.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid
-        WHERE s.shard = ANY (shards) AND c.relkind IN ('v', 'm', 'S', 'c') AND NOT c.relispartition
+        FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid
+        WHERE c.relkind IN ('v', 'm', 'S', 'c') AND NOT c.relispartition
     )
     SELECT r.shard, CASE r.relkind WHEN 'm' THEN 'materialized view' ELSE 'view' END, NULL, r.relname::text,
            concat('WITH (' || nullif(o.options, '') || ') ', 'AS', pg_get_viewdef(r.oid))
