@@ -27,7 +27,7 @@ installcheck: named ## try what is installed, on the server that runs
 	@scripts/installcheck
 test: ## all the tests; installs what they need
 	@scripts/test
-matrix: ## all the tests that need a server, on PostgreSQL 15 to 19, or on those of MATRIX='15 18'
+matrix: ## the tests of an installed extension, on PostgreSQL 15 to 19, or on those of MATRIX='15 18'
 	@scripts/matrix $(MATRIX)
 matrix-differences: ## those of them that can differ between versions, on MATRIX='16 17'
 	@ONLY=differences scripts/matrix $(MATRIX)
@@ -50,7 +50,7 @@ dist: ## the archive for PGXN, of the last commit
 	@scripts/dist
 deb: ## the package of Debian for the server of PG
 	@scripts/deb
-packages: ## the archive, and the packages for all servers or those of MATRIX='15 17', tried in Debians that nothing was installed in
+packages: ## the packages for all servers and the archive, or MATRIX='15 17 pgxn', tried in Debians that nothing was installed in
 	@scripts/packages $(MATRIX)
 images: ## images of PostgreSQL with insta_ids, tried with podman: the server, the extension for CloudNativePG, the tour
 	@scripts/images

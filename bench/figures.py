@@ -66,5 +66,10 @@ def counted(count, noun):
 
 
 def save(path, run, tables):
+    """A line for each figure, so that what changed between two runs is seen."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"run": run, "tables": [table.as_json() for table in tables]}, indent=1) + "\n")
+    shown = []
+    for table in (table.as_json() for table in tables):
+        rows = ",\n  ".join(json.dumps(one) for one in table.pop("figures"))
+        shown.append(f' {json.dumps(table)[:-1]}, "figures": [\n  {rows}]}}')
+    path.write_text(f'{{"run": {json.dumps(run)}, "tables": [\n' + ",\n".join(shown) + "]}\n")

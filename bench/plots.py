@@ -1,5 +1,6 @@
-"""Plots of bench.json, for a light page and for a dark one."""
+"""Plots of bench.json. Each suits a light page and a dark one."""
 
+import io
 import json
 
 import matplotlib
@@ -7,14 +8,18 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-THEMES = {
-    "light": {"text": "#24292f", "grid": "#d0d7de", "ours": "#0969da", "others": "#8c959f"},
-    "dark": {"text": "#e6edf3", "grid": "#30363d", "ours": "#58a6ff", "others": "#8b949e"},
+# Of a light page and of a dark one.
+COLOURS = {
+    "text": ("#24292f", "#e6edf3"),
+    "grid": ("#d0d7de", "#30363d"),
+    "ours": ("#0969da", "#58a6ff"),
+    "others": ("#8c959f", "#8b949e"),
 }
+TEXT, GRID, OURS, OTHERS = (light for light, _ in COLOURS.values())
 
 
 def draw(results, directory):
-    """Draws what there is in a bench.json: calls-light.svg, calls-dark.svg, and so on."""
+    """Draws what there is in a bench.json: calls.svg, inserts.svg and sessions.svg."""
     results = json.loads(results.read_text())
     run = results["run"]
     tables = {}
@@ -24,24 +29,34 @@ def draw(results, directory):
     # Text stays text, and equal figures give equal files.
     matplotlib.rcParams.update(
         {"svg.fonttype": "none", "svg.hashsalt": "insta_ids", "font.family": "sans-serif", "font.size": 10}
+        | {key: TEXT for key in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
+        | {"axes.edgecolor": GRID, "grid.color": GRID}
     )
     for part, plot in (("calls", bars), ("inserts", bars), ("sessions", lines)):
         if part not in tables:
             continue
-        for name, theme in THEMES.items():
-            colours = {key: theme["text"] for key in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
-            with plt.rc_context(colours | {"axes.edgecolor": theme["grid"], "grid.color": theme["grid"]}):
-                figure = plot(tables[part], theme)
-                figure.text(0.995, 0.01, caption, ha="right", va="bottom", fontsize=7)
-                figure.savefig(directory / f"{part}-{name}.svg", transparent=True, metadata={"Date": None})
-                plt.close(figure)
+        figure = plot(tables[part])
+        figure.text(0.995, 0.01, caption, ha="right", va="bottom", fontsize=7)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+        plt.close(figure)
+        (directory / f"{part}.svg").write_text(adapt(drawn.getvalue()))
+
+
+def adapt(svg):
+    """Colours become those of the page that shows the plot."""
+    of = {which: " ".join(f"--{name}: {pair[which]};" for name, pair in COLOURS.items()) for which in (0, 1)}
+    for name, (light, _) in COLOURS.items():
+        svg = svg.replace(light, f"var(--{name})")
+    style = f":root {{ {of[0]} }} @media (prefers-color-scheme: dark) {{ :root {{ {of[1]} }} }}"
+    return svg.replace("</style>", f" {style}</style>", 1)
 
 
 def plain(name):
     return name.replace("`", "")
 
 
-def bars(tables, theme):
+def bars(tables):
     """A panel for each table, with a bar for each figure, the shortest on top, and its spread."""
     most = max(len(table["figures"]) for table in tables)
     figure, panels = plt.subplots(1, len(tables), figsize=(9, 0.8 + 0.32 * most), squeeze=False, sharey=True)
@@ -54,13 +69,13 @@ def bars(tables, theme):
             [m - min(one["samples"]) for m, one in zip(medians, shown)],
             [max(one["samples"]) - m for m, one in zip(medians, shown)],
         ]
-        colours = [theme["ours"] if "next_id" in one["name"] else theme["others"] for one in shown]
+        colours = [OURS if "next_id" in one["name"] else OTHERS for one in shown]
         panel.barh(
             [plain(one["name"]) for one in shown],
             medians,
             xerr=spread,
             color=colours,
-            error_kw={"ecolor": theme["text"], "elinewidth": 0.8},
+            error_kw={"ecolor": TEXT, "elinewidth": 0.8},
         )
         panel.set_xlabel(table["unit"])
         panel.set_title(plain(table["title"]), fontsize=10)
@@ -71,7 +86,7 @@ def bars(tables, theme):
     return figure
 
 
-def lines(tables, theme):
+def lines(tables):
     """A line for each way, over the number of sessions."""
     figure, panel = plt.subplots(figsize=(9, 4))
     ways = {}
@@ -80,7 +95,7 @@ def lines(tables, theme):
         ways.setdefault(way, []).append((int(count.split()[0]), one["median"]))
     styles = iter(["o-", "o--", "s-", "s--", "^-"])
     for way, points in ways.items():
-        colour = theme["ours"] if "next_id" in way else theme["others"]
+        colour = OURS if "next_id" in way else OTHERS
         panel.plot(*zip(*points), next(styles), color=colour, label=plain(way))
     counts = sorted({count for points in ways.values() for count, _ in points})
     panel.set_xscale("log", base=2)
