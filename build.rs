@@ -1,7 +1,40 @@
-//! Keeps the linker from dropping what nothing in the library calls: the section from which
-//! `cargo pgrx` reads the SQL that it writes.
+//! Compiles `src/pg/entry.c` for the server, and exports its functions from the library.
 
-fn main() {
+use pgrx_pg_config::{PgConfig, Pgrx};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    const ENTRY: &str = "src/pg/entry.c";
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={ENTRY}");
+    println!("cargo::rerun-if-env-changed=PGRX_PG_CONFIG_PATH");
+    cc::Build::new()
+        .file(ENTRY)
+        .include(server()?.includedir_server()?)
+        // The server's own headers and macros are not ours to mend.
+        .flag("-Wno-unused-parameter")
+        .flag("-Wno-sign-compare")
+        .cargo_metadata(false)
+        .try_compile("entry")?;
+    println!("cargo::rustc-link-search=native={}", std::env::var("OUT_DIR")?);
+    println!("cargo::rustc-link-lib=static:+export-symbols=entry");
+    // Nothing in the library calls them.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined=insta_ids_next_id");
+    // Calls within the library need no look at the symbols of others.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // The linker keeps what nothing in the library calls: the section from which cargo-pgrx reads the SQL that it writes.
     println!("cargo::rustc-cdylib-link-arg=-Wl,--no-gc-sections");
+    Ok(())
+}
+
+/// The server that pgrx builds for.
+fn server() -> Result<PgConfig, Failure> {
+    if PgConfig::is_in_environment() {
+        return Ok(PgConfig::from_env()?);
+    }
+    let version = (15..=19)
+        .find(|version| std::env::var_os(format!("CARGO_FEATURE_PG{version}")).is_some())
+        .ok_or("choose a version of PostgreSQL by a feature: pg15 to pg19")?;
+    Ok(Pgrx::from_config()?.get(&format!("pg{version}"))?)
 }

@@ -205,7 +205,7 @@ need_cargo_pgrx() {
     [ "$(cargo pgrx --version 2>/dev/null)" != "cargo-pgrx $PGRX_VERSION" ] || return 0
     packages pkg-config libssl-dev
     step "building cargo-pgrx $PGRX_VERSION, some minutes" \
-        cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --root "$TARGET/tools"
+        cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --debug --root "$TARGET/tools"
 }
 
 # A library that a server has open must not be written over: its processes would run into the new one's bytes.

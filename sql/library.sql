@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.id_min(at timestamptz, layout @ext
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_max(at timestamptz, layout @extschema@.id_layout) RETURNS bigint
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_max_layout_wrapper';
 CREATE OR REPLACE FUNCTION insta_ids_internal.next_id(shard integer, sequence regclass, layout @extschema@.id_layout) RETURNS bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_id_layout_wrapper';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_id_layout';
 
 -- Returns a layout from its text.
 CREATE OR REPLACE FUNCTION insta_ids_internal.layout(layout text) RETURNS @extschema@.id_layout

@@ -1,10 +1,10 @@
 -- Minting: functions that make ids from a sequence and the clock. The default layout is Instagram's.
 
 CREATE OR REPLACE FUNCTION @extschema@.next_id(shard integer, seq_name regclass) RETURNS bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_id_wrapper';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_id';
 COMMENT ON FUNCTION @extschema@.next_id(integer, regclass) IS 'next id of a shard, from the sequence and the clock';
 CREATE OR REPLACE FUNCTION @extschema@.next_id(shard integer, seq_name regclass, layout @extschema@.id_layout) RETURNS bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_id_layout_wrapper';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_id_layout';
 COMMENT ON FUNCTION @extschema@.next_id(integer, regclass, @extschema@.id_layout) IS 'next id of a shard, from the sequence and the clock';
 
 CREATE OR REPLACE FUNCTION @extschema@.next_ids(shard integer, seq_name regclass, count integer) RETURNS SETOF bigint

@@ -1,38 +1,52 @@
 //! Minting: `next_id`, `next_ids` and `make_id`.
 
-use std::cell::RefCell;
-
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
 
 use super::with_mint;
 use crate::id::{Id, Instagram, Layout, Shard};
-use crate::mint::{Key, SessionOrder};
 use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
 use crate::pg::map;
 use crate::pg::pauses;
 use crate::pg::sequence::Sequence;
-use crate::pg::session::database;
+use crate::pg::session::in_order;
 use crate::pg::shared;
 use crate::pg::timestamp::millis_of;
 use crate::report::{Failure, NegativeCount, SqlResult};
 
-thread_local! {
-    /// The session's last ids.
-    static ORDER: RefCell<SessionOrder> = RefCell::default();
-}
-
+/// `next_id`, from a sequence that the session does not hold yet. `src/pg/entry.c` calls this.
 #[pg_extern(sql = false)]
 fn next_id(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>) -> SqlResult<i64> {
     Ok(generate(Instagram, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0)?.bits())
 }
 
 #[pg_extern(sql = false)]
-fn next_id_layout(shard: i32, seq_name: Sequence, layout: StoredLayout) -> SqlResult<i64> {
-    let layout = Layout::try_from(layout)?;
-    Ok(generate(layout, layout.shard(shard)?, seq_name)?.bits())
+fn next_id_layout(
+    shard: Nth<0, i32>,
+    seq_name: Nth<1, Sequence>,
+    layout: Nth<2, StoredLayout>,
+) -> SqlResult<i64> {
+    let layout = Layout::try_from(layout.0)?;
+    Ok(generate(layout, layout.shard(shard.0)?, seq_name.0)?.bits())
+}
+
+/// `next_id`, with a value that the sequence has given. `src/pg/entry.c` calls this.
+#[pg_extern(sql = false)]
+fn next_id_of_value(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>, value: Nth<2, i64>) -> SqlResult<i64> {
+    Ok(generate_from(Instagram, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0, value.0)?.bits())
+}
+
+#[pg_extern(sql = false)]
+fn next_id_of_value_layout(
+    shard: Nth<0, i32>,
+    seq_name: Nth<1, Sequence>,
+    layout: Nth<2, StoredLayout>,
+    value: Nth<3, i64>,
+) -> SqlResult<i64> {
+    let layout = Layout::try_from(layout.0)?;
+    Ok(generate_from(layout, layout.shard(shard.0)?, seq_name.0, value.0)?.bits())
 }
 
 #[pg_extern(sql = false)]
@@ -92,19 +106,24 @@ fn compose(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> S
 /// # Errors
 /// [`Failure`]: all errors of `nextval`, of the map, and of [`Mint::claim`](crate::mint::Mint::claim).
 fn generate<L: Into<Layout> + Copy>(typed: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
-    let server = shared::attach()?;
-    let layout: Layout = typed.into();
+    shared::attach()?;
     let value = sequence.next()?;
     pauses::at("after nextval");
+    generate_from(typed, shard, sequence, value)
+}
+
+/// The same, with a value that the sequence has given.
+fn generate_from<L: Into<Layout> + Copy>(
+    typed: L,
+    shard: Shard,
+    sequence: Sequence,
+    value: i64,
+) -> Result<Id, Failure> {
+    let server = shared::attach()?;
+    let layout: Layout = typed.into();
     map::check(server, layout, shard, sequence)?;
     let seq = layout.seq_of_writer(value, server.writer())?;
-    let key = Key::new(server.seed, database(), sequence.oid(), shard, layout);
-    let slot = server.guard.0.slot(key, layout, seq);
-    ORDER.with_borrow_mut(|order| {
-        let last = order.last(key, server.time.0.stamp());
-        let minted = with_mint(server, |mint| mint.claim(typed, slot, last.earliest(seq), shard, seq))?;
-        last.record(minted.until, seq);
-        pauses::at("claimed");
-        Ok(minted.id)
+    in_order(server, typed, shard, sequence, seq, |slot, earliest| {
+        with_mint(server, |mint| mint.claim(typed, slot, earliest, shard, seq))
     })
 }

@@ -20,12 +20,11 @@ mod version;
 use crate::mint::{Mint, MintError};
 use crate::pg::clock::ServerClock;
 use crate::pg::lease::LeaseSequence;
+use crate::pg::session;
 use crate::pg::shared::Shared;
-use crate::pg::{session, settings};
 use crate::report::Failure;
 
-/// Calls `act` with what a session mints ids with: the server's state, its clocks and settings, and the lease of the session's
-/// database. If the extension was dropped and created again meanwhile, `act` is called again with the new lease.
+/// Calls `act` with what a session mints ids with ([`session::mint`]). If the extension was dropped and created again meanwhile, `act` is called again with the new lease.
 ///
 /// # Errors
 /// The errors of `act`, and [`crate::pg::lease::NoLease`].
@@ -35,18 +34,7 @@ fn with_mint<T>(
 ) -> Result<T, Failure> {
     loop {
         let store = LeaseSequence::find()?;
-        let mint = Mint {
-            clock: &ServerClock,
-            time: &server.time.0,
-            leases: &server.leases.0,
-            stats: &server.stats.0,
-            database: store.key(),
-            store: &store,
-            session: session::number(),
-            max_ahead_ms: settings::max_ahead_ms(),
-            tolerance_ms: settings::clock_tolerance_ms(),
-        };
-        match act(&mint) {
+        match act(&session::mint(server, &store)) {
             Err(MintError::LeaseGone) => {}
             done => return Ok(done?),
         }

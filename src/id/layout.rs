@@ -230,6 +230,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::TimeOutOfRange`] (SQLSTATE 22008).
+    #[inline]
     pub fn id(self, at: Millis, shard: Shard, seq: Seq) -> Result<Id, Error> {
         self.pack(at, shard.0, seq.0)
     }
@@ -250,6 +251,8 @@ impl Layout {
         self.pack(at, self.last_shard(), self.residues() - 1)
     }
 
+    // Inlined for a layout that is known at compile time, it has no shift by a variable.
+    #[inline]
     fn pack(self, at: Millis, shard: u32, seq: u32) -> Result<Id, Error> {
         self.times().check(at)?;
         let shard = i64::from(shard) << self.shard_shift();

@@ -46,6 +46,9 @@ impl Shard {
 pub struct Seq(pub(super) u32);
 
 impl Seq {
+    /// The value 0.
+    pub const FIRST: Self = Self(0);
+
     /// The field's value: 0 to 2^31 - 1.
     #[must_use]
     pub const fn get(self) -> u32 {

@@ -48,7 +48,8 @@ pub struct Guard {
 impl Guard {
     /// The slot of a residue of a sequence, shard and layout.
     #[must_use]
-    pub fn slot(&self, key: Key, layout: Layout, seq: Seq) -> Slot<'_> {
+    pub fn slot(&self, key: Key, layout: impl Into<Layout>, seq: Seq) -> Slot<'_> {
+        let layout = layout.into();
         let Stretch { grain, slots } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MAX_BITS);
         // The first slot can be any. If it were a multiple of the number of residues, many sequences would share the
@@ -94,8 +95,11 @@ impl<'a> Slot<'a> {
 
     /// The beginning of the first unit, from the one that holds `earliest` on, in which the residue is free. A unit that the
     /// slot does not remember counts as used.
-    // Inlined for a layout that is known at compile time, the loop becomes one step: 42 instructions less (callgrind).
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "for a layout that is known at compile time, the loop becomes one step"
+    )]
     pub(super) fn first_free(self, used: Used, layout: Layout, earliest: Millis) -> Millis {
         let mut at = layout.floor(earliest);
         loop {
@@ -206,6 +210,8 @@ const _: () = assert!(Used::BEFORE == 16 && (Stamp::MAX_RESETS + 1) >> (u64::BIT
 pub struct Key(u64);
 
 impl Key {
+    pub(super) const FIRST: Self = Self(0);
+
     /// The key of a sequence, shard and layout. `database` and `sequence` are OIDs.
     #[must_use]
     pub fn new(seed: u64, database: u32, sequence: u32, shard: Shard, layout: Layout) -> Self {
@@ -217,7 +223,13 @@ impl Key {
     /// The key's place among `places`.
     #[expect(clippy::cast_possible_truncation, reason = "below `places`")]
     fn place(self, places: usize) -> usize {
-        // This uses the key's top bits, because the session's hash map uses the lower ones.
+        // This uses the key's top bits, because the session's order uses the lower ones.
         ((u128::from(self.0) * places as u128) >> u64::BITS) as usize
+    }
+
+    /// The key's lower bits.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is asked for")]
+    pub(super) const fn low(self) -> usize {
+        self.0 as usize
     }
 }

@@ -19,6 +19,12 @@ const EARLY_MS: i64 = 500;
 // A new lease covers all times that ids may have in units of a millisecond, and does not count as one that ends soon.
 const _: () = assert!(LEASE_MS - EARLY_MS >= MAX_AHEAD_MS as i64);
 
+/// Whether a lease covers `wanted`, and does not end soon after it.
+#[inline]
+pub(super) fn lasts(lease: Stamp, wanted: Stamp) -> bool {
+    lease >= wanted.plus(EARLY_MS)
+}
+
 /// If a session began to renew early within this time, other sessions leave the renewal to it, in milliseconds.
 const TURN_MS: i64 = 100;
 
@@ -201,8 +207,7 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
             renew(true)?;
             return Ok(false);
         }
-        let left = lease.at().get() - wanted.at().get();
-        if left < EARLY_MS && lease.generation() == now.generation() && self.leases.turn(self.database, now) {
+        if !lasts(lease, wanted) && self.leases.turn(self.database, now) {
             renew(false)?;
             return Ok(false);
         }

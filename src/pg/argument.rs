@@ -14,33 +14,37 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 #[derive(Clone, Copy)]
 pub(crate) struct Nth<const N: usize, T>(pub(crate) T);
 
-/// A type that the server passes by value.
-pub(crate) trait ByValue {
-    /// The value in a datum of this type.
-    fn of(datum: pg_sys::Datum) -> Self;
+/// A type whose values are read from a datum at once.
+pub(crate) trait Plain {
+    /// The value in a datum.
+    ///
+    /// # Safety
+    /// The datum is of this type, and not NULL.
+    unsafe fn of(datum: pg_sys::Datum) -> Self;
 }
 
-impl ByValue for u32 {
+impl Plain for u32 {
     #[expect(clippy::cast_possible_truncation, reason = "the server extends a narrower value to a datum")]
-    fn of(datum: pg_sys::Datum) -> Self {
+    unsafe fn of(datum: pg_sys::Datum) -> Self {
         datum.value() as Self
     }
 }
 
-impl ByValue for i32 {
-    fn of(datum: pg_sys::Datum) -> Self {
-        u32::of(datum).cast_signed()
+impl Plain for i32 {
+    unsafe fn of(datum: pg_sys::Datum) -> Self {
+        // SAFETY: the caller keeps what `Plain::of` asks for.
+        unsafe { u32::of(datum) }.cast_signed()
     }
 }
 
-impl ByValue for i64 {
-    fn of(datum: pg_sys::Datum) -> Self {
+impl Plain for i64 {
+    unsafe fn of(datum: pg_sys::Datum) -> Self {
         (datum.value() as u64).cast_signed()
     }
 }
 
 // SAFETY: reads the argument that SQL declares at this place. pgrx skips arguments that it calls virtual.
-unsafe impl<'fcx, const N: usize, T: ByValue> ArgAbi<'fcx> for Nth<N, T> {
+unsafe impl<'fcx, const N: usize, T: Plain> ArgAbi<'fcx> for Nth<N, T> {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
         // SAFETY: the server passes as many arguments as SQL declares, which is as many as the Rust function has.
         unsafe {

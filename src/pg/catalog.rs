@@ -1,7 +1,6 @@
-//! The extension's own relations: their OIDs, their rows, and changes to them.
+//! The extension's own relations: their OIDs and their rows.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::datum::FromDatum;
 use pgrx::pg_sys;
@@ -20,18 +19,6 @@ pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
         let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
         let extension = pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid);
         (extension != pg_sys::Oid::INVALID).then_some(oid)
-    }
-}
-
-/// Makes the server call `changed` whenever a relation has changed, with its OID, or with an invalid OID if any relation may
-/// have changed. `registered` remembers that this was done, because it must be done once per session.
-pub(crate) fn notify_of_changes(
-    registered: &AtomicBool,
-    changed: extern "C-unwind" fn(pg_sys::Datum, pg_sys::Oid),
-) {
-    if !registered.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function stays for the rest of the process, and is registered once.
-        unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(changed), pg_sys::Datum::null()) };
     }
 }
 

@@ -10,6 +10,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
 
+use super::argument::Plain;
 use crate::id::{Fields, InvalidLayout, Layout, Millis};
 
 /// A layout as an argument or a result. It is checked when it is converted to a [`Layout`]: a cast or a broken page can
@@ -118,14 +119,21 @@ unsafe impl SqlTranslatable for StoredLayout {
         Ok(ReturnsRef::One(SqlMappingRef::literal("id_layout")));
 }
 
-impl FromDatum for StoredLayout {
-    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Self> {
-        // SAFETY: the caller passes an `id_layout`: a pointer to bytes with the alignment of the type.
-        (!is_null).then(|| Self(unsafe { *datum.cast_mut_ptr::<Stored>() }))
+impl Plain for StoredLayout {
+    unsafe fn of(datum: pg_sys::Datum) -> Self {
+        // SAFETY: the caller passes an `id_layout`: a pointer to bytes with the alignment of the type; or a NULL.
+        unsafe { datum.cast_mut_ptr::<Stored>().as_ref() }.map_or(Self::NONE, |stored| Self(*stored))
     }
 }
 
-// SAFETY: as for `FromDatum`.
+impl FromDatum for StoredLayout {
+    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Self> {
+        // SAFETY: as for `Plain`.
+        (!is_null).then(|| unsafe { Self::of(datum) })
+    }
+}
+
+// SAFETY: as for `Plain`.
 unsafe impl<'fcx> ArgAbi<'fcx> for StoredLayout {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
         // SAFETY: the caller keeps what `ArgAbi` asks for.

@@ -4,14 +4,14 @@
 //! standbys and backups, and `pg_dump` keeps its value. It is written by `setval`, because `nextval` would change the user's
 //! `lastval()`.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::{notify_of_changes, relation};
+use super::catalog::relation;
 use super::owner::as_superuser;
-use super::pauses;
 use super::session::database;
+use super::{changes, pauses};
 use crate::id::Millis;
 use crate::mint::{LeaseKey, LeaseStore, Lock};
 
@@ -27,23 +27,23 @@ pub(crate) struct NoLease;
 /// The sequence's OID as this session knows it, or 0 if it must be looked up.
 static OID: AtomicU32 = AtomicU32::new(0);
 
-/// Whether [`forget`] is registered in this session.
-static REGISTERED: AtomicBool = AtomicBool::new(false);
-
 impl LeaseSequence {
     /// The sequence of this session's database. Looks it up at the first call, and after it has changed.
     ///
     /// # Errors
     /// [`NoLease`].
     pub(crate) fn find() -> Result<Self, NoLease> {
-        match OID.load(Ordering::Relaxed) {
-            0 => Self::look_up(),
-            oid => Ok(Self(oid.into())),
-        }
+        Self::known().map_or_else(Self::look_up, Ok)
+    }
+
+    /// The sequence of this session's database, if it need not be looked up.
+    pub(crate) fn known() -> Option<Self> {
+        let oid = OID.load(Ordering::Relaxed);
+        (oid != 0).then(|| Self(oid.into()))
     }
 
     fn look_up() -> Result<Self, NoLease> {
-        notify_of_changes(&REGISTERED, forget);
+        changes::watch();
         let oid = relation(c"lease").ok_or(NoLease)?;
         OID.store(oid.to_u32(), Ordering::Relaxed);
         Ok(Self(oid))
@@ -146,8 +146,8 @@ impl LeaseStore for LeaseSequence {
     }
 }
 
-/// The server calls this when a relation has changed, with its OID, or with an invalid OID if any may have.
-extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
+/// Called when a relation has changed, with its OID, or with an invalid OID if any may have.
+pub(super) fn forget(relation: pg_sys::Oid) {
     if relation == pg_sys::Oid::INVALID || relation.to_u32() == OID.load(Ordering::Relaxed) {
         OID.store(0, Ordering::Relaxed);
     }

@@ -1,20 +1,20 @@
 //! Which shards a session may mint for: the map, the fences and the writer slot of its database, cached per session.
 //!
 //! A session reads the tables at its first id. It reads them again after another session has changed them: the server then
-//! calls [`invalidate`]. Between changes, [`check`] costs one comparison while all shards are here, and one bit while some
+//! calls [`forget`]. Between changes, [`check`] costs one comparison while all shards are here, and one bit while some
 //! are not.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::{Altered, notify_of_changes, relation, rows};
+use super::catalog::{Altered, relation, rows};
 use super::layout::StoredLayout;
-use super::pauses;
 use super::sequence::Sequence;
 use super::shared::Shared;
+use super::{changes, pauses};
 use crate::id::{Layout, Shard, WriterSlot};
 use crate::shard::placement::{Assignment, Fence, NotHere, Placement, shard_of_schema};
 
@@ -41,9 +41,6 @@ static AWAY: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// The OID of the table [`MAP`].
 static MAP_OID: AtomicU32 = AtomicU32::new(0);
-
-/// Whether [`invalidate`] is registered in this session.
-static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
@@ -93,12 +90,17 @@ pub(crate) fn check(
     shard: Shard,
     sequence: Sequence,
 ) -> Result<(), NotMinted> {
-    let is_here = match STATE.load(Ordering::Relaxed) {
+    if is_here(layout, shard) { Ok(()) } else { look_up(server, layout, shard, sequence) }
+}
+
+/// Whether the session knows that this server may mint ids of the shard.
+#[inline]
+pub(crate) fn is_here(layout: Layout, shard: Shard) -> bool {
+    match STATE.load(Ordering::Relaxed) {
         ALL_HERE => true,
         SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !may_be_away(shard),
         _ => false,
-    };
-    if is_here { Ok(()) } else { look_up(server, layout, shard, sequence) }
+    }
 }
 
 /// Whether the shard's bit is set, or the shard has no bit.
@@ -111,7 +113,7 @@ fn may_be_away(shard: Shard) -> bool {
 #[inline(never)]
 fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), NotMinted> {
     if !is_cached() {
-        notify_of_changes(&REGISTERED, invalidate);
+        changes::watch();
         match read(server)? {
             Some(cache) => CACHE.set(cache),
             // The script of CREATE EXTENSION is running, and has not created the map yet.
@@ -259,8 +261,8 @@ fn load(here: Vec<u8>) -> Result<Option<Cache>, Altered> {
     Ok(Some(Cache { layout, prefix, placement }))
 }
 
-/// The server calls this when a relation has changed, with its OID, or with an invalid OID if any may have.
-extern "C-unwind" fn invalidate(_: pg_sys::Datum, relation: pg_sys::Oid) {
+/// Called when a relation has changed, with its OID, or with an invalid OID if any may have.
+pub(super) fn forget(relation: pg_sys::Oid) {
     if relation == pg_sys::Oid::INVALID || relation.to_u32() == MAP_OID.load(Ordering::Relaxed) {
         STATE.store(NOTHING, Ordering::Relaxed);
     }

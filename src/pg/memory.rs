@@ -1,5 +1,7 @@
 //! The memory of a session.
 
+use std::ops::Deref;
+
 use pgrx::pg_sys;
 
 /// How many bytes a session may keep cached about tables and functions. One table takes about 12 KB.
@@ -13,5 +15,25 @@ pub(crate) fn limit_catalog_cache() {
         if pg_sys::MemoryContextMemAllocated(pg_sys::CacheMemoryContext, true) > CACHE_LIMIT {
             pg_sys::InvalidateSystemCaches();
         }
+    }
+}
+
+/// A value of this process. It is read without the look for the thread that a `thread_local` takes, which is a call.
+pub(crate) struct OneThread<T>(T);
+
+// SAFETY: a process of the server runs this library in its only thread.
+unsafe impl<T> Sync for OneThread<T> {}
+
+impl<T> OneThread<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(value)
+    }
+}
+
+impl<T> Deref for OneThread<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
     }
 }

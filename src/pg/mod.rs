@@ -5,9 +5,12 @@
 
 pub(crate) mod argument;
 pub(crate) mod catalog;
+mod changes;
 pub(crate) mod clock;
+mod entry;
 pub(crate) mod errors;
 pub(crate) mod function;
+mod held;
 pub(crate) mod layout;
 pub(crate) mod lease;
 pub(crate) mod locks;

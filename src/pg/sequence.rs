@@ -9,12 +9,15 @@ use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::impl_sql_translatable;
 
-use super::argument::ByValue;
+use super::argument::Plain;
 use super::relation::NoSuchRelation;
+use super::{changes, held};
 
 // SAFETY: declared as in commands/sequence.h of PostgreSQL 15 to 19. pgrx's bindings do not have it.
 unsafe extern "C-unwind" {
     fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
+    /// In `entry.c`.
+    fn insta_ids_nextval_held(sequence: pg_sys::Oid) -> i64;
 }
 
 /// A sequence, given as an argument of type `regclass`. The relation may be of another kind; [`Sequence::next`] checks that.
@@ -52,7 +55,7 @@ impl Sequence {
     }
 
     /// The sequence's next value, by `nextval` with all its checks: of kind, privileges and range. Locks the sequence as
-    /// `nextval` does.
+    /// `nextval` does. From then on the session holds the sequence ([`held`]).
     ///
     /// Raises PostgreSQL's own error in a read-only transaction and on a standby. `nextval` itself would allow a temporary
     /// sequence there, but an id changes the state of the whole server.
@@ -61,15 +64,26 @@ impl Sequence {
     /// [`NoSuchRelation`].
     pub(crate) fn next(self) -> Result<i64, NoSuchRelation> {
         refuse_if_read_only(c"nextval()");
+        changes::watch();
+        let known = changes::known();
+        let is_held = held::is_held(self.0);
         // SAFETY: takes any OID, and raises an error if it is no sequence's. The boundary turns the error's longjmp into an
         // unwind. Nothing in the closure needs dropping.
-        let nextval = || unsafe { pg_guard_ffi_boundary(|| nextval_internal(self.0, true)) };
-        catch_unwind(nextval).or_else(|cause| {
+        let nextval = || unsafe {
+            pg_guard_ffi_boundary(|| {
+                if is_held { insta_ids_nextval_held(self.0) } else { nextval_internal(self.0, true) }
+            })
+        };
+        let value = catch_unwind(nextval).or_else(|cause| {
             if is_no_relation(cause.downcast_ref()) {
                 return Err(NoSuchRelation(self.oid()));
             }
             resume_unwind(cause)
-        })
+        })?;
+        if !is_held {
+            held::hold(self.0, known);
+        }
+        Ok(value)
     }
 
     /// Makes the value that [`Sequence::next`] returned final: after a crash the sequence does not return it again.
@@ -120,9 +134,16 @@ fn is_no_relation(cause: Option<&CaughtError>) -> bool {
 
 impl_sql_translatable!(Sequence, "regclass");
 
-impl ByValue for Sequence {
-    fn of(datum: pg_sys::Datum) -> Self {
-        Self(u32::of(datum).into())
+impl From<pg_sys::Oid> for Sequence {
+    fn from(oid: pg_sys::Oid) -> Self {
+        Self(oid)
+    }
+}
+
+impl Plain for Sequence {
+    unsafe fn of(datum: pg_sys::Datum) -> Self {
+        // SAFETY: the caller keeps what `Plain::of` asks for.
+        Self(unsafe { u32::of(datum) }.into())
     }
 }
 

@@ -1,6 +1,59 @@
-//! What tells a session from others: its number and its database.
+//! What a session mints with: what tells it from others, and its last ids.
+
+use std::cell::RefCell;
 
 use pgrx::pg_sys;
+
+use super::clock::ServerClock;
+use super::lease::LeaseSequence;
+use super::memory::OneThread;
+use super::sequence::Sequence;
+use super::shared::Shared;
+use super::{pauses, settings};
+use crate::id::{Id, Layout, Seq, Shard};
+use crate::mint::{Key, Mint, Minted, SessionOrder, Slot, Stamp};
+
+/// The session's last ids.
+static ORDER: OneThread<RefCell<SessionOrder>> = OneThread::new(RefCell::new(SessionOrder::new()));
+
+/// The server's state, its clocks and settings, and the lease of the session's database.
+pub(crate) fn mint<'a>(server: &'a Shared, store: &'a LeaseSequence) -> Mint<'a, ServerClock, LeaseSequence> {
+    Mint {
+        clock: &ServerClock,
+        time: &server.time.0,
+        leases: &server.leases.0,
+        stats: &server.stats.0,
+        database: store.key(),
+        store,
+        session: number(),
+        max_ahead_ms: settings::max_ahead_ms(),
+        tolerance_ms: settings::clock_tolerance_ms(),
+    }
+}
+
+/// The id that `claim` mints, in the session's order: it comes after the last id of this sequence, shard and layout. `claim` is
+/// given the slot of the sequence field, and the first millisecond that the id may have.
+///
+/// # Errors
+/// Those of `claim`.
+#[inline]
+pub(crate) fn in_order<E>(
+    server: &Shared,
+    typed: impl Into<Layout> + Copy,
+    shard: Shard,
+    sequence: Sequence,
+    seq: Seq,
+    claim: impl FnOnce(Slot<'_>, Stamp) -> Result<Minted, E>,
+) -> Result<Id, E> {
+    let key = Key::new(server.seed, database(), sequence.oid(), shard, typed.into());
+    let slot = server.guard.0.slot(key, typed, seq);
+    let mut order = ORDER.borrow_mut();
+    let last = order.last(key, server.time.0.stamp());
+    let minted = claim(slot, last.earliest(seq))?;
+    last.record(minted.until, seq);
+    pauses::at("claimed");
+    Ok(minted.id)
+}
 
 /// The session's number among the server's processes, from 0 on. No other process has the same number at the same time.
 /// The settings that limit the number of processes limit it.

@@ -99,11 +99,17 @@ static REGION: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 /// # Errors
 /// [`Unavailable`].
 pub(crate) fn attach() -> Result<&'static Shared, Unavailable> {
-    let known = REGION.load(Ordering::Relaxed);
-    let region = if known.is_null() { find()? } else { known };
-    // SAFETY: `find` has returned this region. It is mapped for the rest of the process, and `create` of this ABI has made
-    // its contents.
-    Ok(unsafe { &*region })
+    match attached() {
+        Some(shared) => Ok(shared),
+        None => find(),
+    }
+}
+
+/// The server's shared state, if this process has asked for it before.
+pub(crate) fn attached() -> Option<&'static Shared> {
+    // SAFETY: `find` has stored this address, or it is null. The region is mapped for the rest of the process, and `create`
+    // of this ABI has made its contents.
+    unsafe { REGION.load(Ordering::Relaxed).as_ref() }
 }
 
 /// The name of this server's node that is in force; empty if it has none. On a server that was started without the library,
@@ -136,16 +142,15 @@ fn in_force<T>(kept: impl FnOnce(&Shared) -> T, set: impl FnOnce() -> T) -> Resu
     }
 }
 
-fn find() -> Result<*mut Shared, Unavailable> {
+fn find() -> Result<&'static Shared, Unavailable> {
     let region = locate()?;
     // SAFETY: `locate` returned a region of SIZE bytes that `create` of some version has finished. The first two words mean
     // the same in all versions.
     let ours = unsafe { (*region).magic == MAGIC && (*region).abi == ABI };
-    if !ours {
-        return Err(Unavailable::OtherVersion);
+    if ours {
+        REGION.store(region, Ordering::Relaxed);
     }
-    REGION.store(region, Ordering::Relaxed);
-    Ok(region)
+    attached().ok_or(Unavailable::OtherVersion)
 }
 
 /// Creates the contents of a new region. Raises no error, because the server holds a lock while this runs.

@@ -21,9 +21,17 @@ struct Paused {
     given: Receiver<Vec<i64>>,
 }
 
+/// The short way of an id, which a session takes from its second call in a transaction on.
+const SHORT_WAY: &str = "BEGIN; SELECT next_id(5, 's')";
+
 impl Paused {
     fn at(cluster: &Cluster, point: &str) -> Self {
+        Self::after("", cluster, point)
+    }
+
+    fn after(prepare: &str, cluster: &Cluster, point: &str) -> Self {
         let mut client = cluster.connect();
+        client.batch_execute(prepare).unwrap();
         let pid = client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
         client
             .batch_execute(&format!(
@@ -117,11 +125,11 @@ fn a_lease_that_ran_out(cluster: &Cluster) -> Given {
 }
 
 /// Held up for seconds, and then going on as if nothing had been; the server dies after that.
-fn then_goes_on(points: &[&str], fresh: bool) {
+fn then_goes_on(points: &[&str], fresh: bool, prepare: &str) {
     each_of(points, |name, point| {
         let mut cluster = server(name);
         let before = if fresh { Given::default() } else { a_lease_that_ran_out(&cluster) };
-        let paused = Paused::at(&cluster, point);
+        let paused = Paused::after(prepare, &cluster, point);
         let before = before.and(others(&cluster, Duration::from_millis(2500)));
         let id = paused.go_on();
         assert_eq!(id.len(), 1);
@@ -133,19 +141,25 @@ fn then_goes_on(points: &[&str], fresh: bool) {
 /// A session that was held up while it mints goes on: no id comes twice.
 #[test]
 fn a_minter_goes_on() {
-    then_goes_on(&MINTER, false);
+    then_goes_on(&MINTER, false, "");
+}
+
+/// The same in the short way.
+#[test]
+fn a_minter_goes_on_in_the_short_way() {
+    then_goes_on(&MINTER, false, SHORT_WAY);
 }
 
 /// A session that was held up while it renews the lease goes on.
 #[test]
 fn a_renewer_goes_on() {
-    then_goes_on(&RENEWER, false);
+    then_goes_on(&RENEWER, false, "");
 }
 
 /// A session that was held up while it adopts the lease, after a start, goes on.
 #[test]
 fn an_adopter_goes_on() {
-    then_goes_on(&RENEWER, true);
+    then_goes_on(&RENEWER, true, "");
 }
 
 /// Held up before it writes the lease, while others go on; it then writes, and the server dies.
@@ -181,6 +195,39 @@ fn a_session_held_up_while_its_shard_leaves_mints_nothing() {
         )
         .unwrap();
     assert_eq!(paused.go_on(), []);
+}
+
+/// A panic at any point, in the short way or the long one, ends the statement at most.
+#[test]
+fn a_panic_ends_the_statement() {
+    let cluster = server("panics");
+    let mut session = cluster.connect();
+    let pid = |session: &mut postgres::Client| support::count(session, "SELECT pg_backend_pid()::bigint");
+    let before = pid(&mut session);
+    let mint = "SELECT next_id(5, 's') FROM generate_series(1, 3)";
+    let mut ids = Vec::new();
+    for point in [&MINTER[..], &RENEWER].concat() {
+        for prepare in ["BEGIN", SHORT_WAY] {
+            ids.extend(support::ids(&mut session, mint));
+            // The lease runs out.
+            thread::sleep(Duration::from_millis(1600));
+            let panic = format!("{prepare}; SAVEPOINT before; SET LOCAL insta_ids.panic_at = '{point}'");
+            session.batch_execute(&panic).unwrap();
+            let is_minted = session.batch_execute(mint).is_ok();
+            // The long way takes over from the short one, and does not come to this point again. Nor does either renew the
+            // lease, which the preparation did.
+            let is_passed = prepare == SHORT_WAY && (point == "after nextval" || RENEWER.contains(&point));
+            assert_eq!(is_minted, is_passed, "{point:?} after {prepare:?}");
+            session.batch_execute("ROLLBACK TO before").unwrap();
+            ids.extend(support::ids(&mut session, mint));
+            session.batch_execute("COMMIT").unwrap();
+        }
+    }
+    assert_eq!(pid(&mut session), before);
+    assert_eq!((support::duplicates([&ids]), support::disorders(&ids)), (0, 0));
+    let mut other = cluster.connect();
+    ids.extend(support::ids(&mut other, mint));
+    assert_eq!(support::duplicates([&ids]), 0);
 }
 
 /// Held up until the server dies, in the middle of others.

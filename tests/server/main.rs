@@ -21,6 +21,7 @@ mod oracle;
 mod ordinary;
 mod pace;
 mod partitions;
+mod privileges;
 mod reading;
 mod regress;
 mod resets;

@@ -1,0 +1,78 @@
+//! The short way of an id, called by `entry.c`: an id of a sequence that the session holds, where nothing stands in the way.
+//!
+//! No function here raises an error or calls the server. A panic would be a bug, and must not pass the frames of C: it ends in
+//! [`attempt`], and the long way reports what is wrong.
+
+use std::panic::catch_unwind;
+
+use pgrx::pg_sys;
+
+use super::layout::StoredLayout;
+use super::lease::LeaseSequence;
+use super::sequence::Sequence;
+use super::session::{in_order, mint};
+use super::{held, map, pauses, shared};
+use crate::id::{Id, Instagram, Layout};
+
+/// No id is negative.
+const NONE: i64 = -1;
+
+/// Whether the session holds the sequence, and the layout has the shard. Otherwise the long way must be taken, before a value
+/// is: it has the errors.
+#[unsafe(no_mangle)]
+extern "C" fn insta_ids_may_attempt(shard: i32, sequence: pg_sys::Oid) -> bool {
+    may_attempt(Layout::INSTAGRAM, shard, sequence)
+}
+
+/// The same in another layout. `None` stands for a NULL, which a strict function is not called with.
+#[unsafe(no_mangle)]
+extern "C" fn insta_ids_may_attempt_layout(
+    shard: i32,
+    sequence: pg_sys::Oid,
+    layout: Option<&StoredLayout>,
+) -> bool {
+    layout
+        .and_then(|layout| Layout::try_from(*layout).ok())
+        .is_some_and(|layout| may_attempt(layout, shard, sequence))
+}
+
+fn may_attempt(layout: Layout, shard: i32, sequence: pg_sys::Oid) -> bool {
+    layout.shard(shard).is_ok() && held::is_held(sequence)
+}
+
+/// The id of a shard with a value of its sequence, or a negative number if the long way must be taken.
+#[unsafe(no_mangle)]
+extern "C" fn insta_ids_attempt(shard: i32, sequence: pg_sys::Oid, value: i64) -> i64 {
+    attempt(|| id(Instagram, shard, sequence.into(), value))
+}
+
+/// The same in another layout.
+#[unsafe(no_mangle)]
+extern "C" fn insta_ids_attempt_layout(
+    shard: i32,
+    sequence: pg_sys::Oid,
+    layout: &StoredLayout,
+    value: i64,
+) -> i64 {
+    attempt(|| id(Layout::try_from(*layout).ok()?, shard, sequence.into(), value))
+}
+
+fn attempt(id: impl FnOnce() -> Option<Id> + std::panic::UnwindSafe) -> i64 {
+    catch_unwind(id).ok().flatten().map_or(NONE, Id::bits)
+}
+
+fn id<L: Into<Layout> + Copy>(typed: L, shard: i32, sequence: Sequence, value: i64) -> Option<Id> {
+    pauses::at("after nextval");
+    let server = shared::attached()?;
+    let layout = typed.into();
+    let shard = layout.shard(shard).ok()?;
+    if !map::is_here(layout, shard) {
+        return None;
+    }
+    let seq = layout.seq_of_writer(value, server.writer()).ok()?;
+    let store = LeaseSequence::known()?;
+    in_order(server, typed, shard, sequence, seq, |slot, earliest| {
+        mint(server, &store).attempt(typed, slot, earliest, shard, seq).ok_or(())
+    })
+    .ok()
+}
