@@ -8,10 +8,10 @@ CREATE OR REPLACE FUNCTION @extschema@.next_id(shard integer, seq_name regclass,
 COMMENT ON FUNCTION @extschema@.next_id(integer, regclass, @extschema@.id_layout) IS 'next id of a shard, from the sequence and the clock';
 
 CREATE OR REPLACE FUNCTION @extschema@.next_ids(shard integer, seq_name regclass, count integer) RETURNS SETOF bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ids_wrapper';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_ids';
 COMMENT ON FUNCTION @extschema@.next_ids(integer, regclass, integer) IS 'next ids of a shard, count of them';
 CREATE OR REPLACE FUNCTION @extschema@.next_ids(shard integer, seq_name regclass, count integer, layout @extschema@.id_layout) RETURNS SETOF bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'next_ids_layout_wrapper';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_ids_layout';
 COMMENT ON FUNCTION @extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout) IS 'next ids of a shard, count of them';
 
 CREATE OR REPLACE FUNCTION @extschema@.make_id(at timestamptz, shard integer, seq bigint) RETURNS bigint

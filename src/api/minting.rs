@@ -1,7 +1,6 @@
 //! Minting: `next_id`, `next_ids` and `make_id`.
 
 use pgrx::datum::TimestampWithTimeZone;
-use pgrx::pg_sys::panic::{ErrorReport, ErrorReportable};
 use pgrx::prelude::*;
 
 use super::with_mint;
@@ -49,19 +48,19 @@ fn next_id_of_value_layout(
     Ok(generate_from(layout, layout.shard(shard.0)?, seq_name.0, value.0)?.bits())
 }
 
+/// The number of ids that `next_ids` returns, once its arguments are checked. `src/pg/entry.c` calls this.
 #[pg_extern(sql = false)]
-fn next_ids(shard: i32, seq_name: Sequence, count: i32) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    generate_many(Instagram, shard, seq_name, count)
+fn next_ids_count(shard: Nth<0, i32>, count: Nth<1, i32>) -> SqlResult<i32> {
+    checked_count(Layout::INSTAGRAM, shard.0, count.0)
 }
 
 #[pg_extern(sql = false)]
-fn next_ids_layout(
-    shard: i32,
-    seq_name: Sequence,
-    count: i32,
-    layout: StoredLayout,
-) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    generate_many(Layout::try_from(layout)?, shard, seq_name, count)
+fn next_ids_count_layout(
+    shard: Nth<0, i32>,
+    count: Nth<1, i32>,
+    layout: Nth<2, StoredLayout>,
+) -> SqlResult<i32> {
+    checked_count(layout.0.try_into()?, shard.0, count.0)
 }
 
 #[pg_extern(sql = false)]
@@ -74,24 +73,9 @@ fn make_id_layout(at: TimestampWithTimeZone, shard: i32, seq: i64, layout: Store
     compose(layout.try_into()?, at, shard, seq)
 }
 
-/// The next `count` ids of a shard from a sequence, each minted when it is fetched.
-///
-/// # Errors
-/// As [`generate`], and [`NegativeCount`].
-fn generate_many<L: Into<Layout> + Copy + 'static>(
-    layout: L,
-    shard: i32,
-    sequence: Sequence,
-    count: i32,
-) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
-    let shard = layout.into().shard(shard)?;
-    if count < 0 {
-        return Err(NegativeCount(count).into());
-    }
-    let id = move |_| {
-        generate(layout, shard, sequence).map(Id::bits).map_err(ErrorReport::from).unwrap_or_report()
-    };
-    Ok(SetOfIterator::new((0..count).map(id)))
+fn checked_count(layout: Layout, shard: i32, count: i32) -> SqlResult<i32> {
+    layout.shard(shard)?;
+    if count < 0 { Err(NegativeCount(count).into()) } else { Ok(count) }
 }
 
 /// The id of an instant, a shard and a sequence's value.

@@ -1,5 +1,5 @@
 /*
- * next_id(shard, sequence) and next_id(shard, sequence, layout), as the server calls them.
+ * next_id(shard, sequence) and next_ids(shard, sequence, count), without a layout and with one, as the server calls them.
  *
  * They are C because of the errors of nextval(), which leave a function by longjmp().  Rust promises that for no frame of its
  * own; C does for these, which hold nothing.  All else is Rust: what is called here is in entry.rs and in ../api/minting.rs.
@@ -8,6 +8,7 @@
 
 #include "commands/sequence.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/sinval.h"
 #include "utils/acl.h"
@@ -24,9 +25,13 @@ extern Datum next_id_wrapper(PG_FUNCTION_ARGS);
 extern Datum next_id_layout_wrapper(PG_FUNCTION_ARGS);
 extern Datum next_id_of_value_wrapper(PG_FUNCTION_ARGS);
 extern Datum next_id_of_value_layout_wrapper(PG_FUNCTION_ARGS);
+extern Datum next_ids_count_wrapper(PG_FUNCTION_ARGS);
+extern Datum next_ids_count_layout_wrapper(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(insta_ids_next_id);
 PG_FUNCTION_INFO_V1(insta_ids_next_id_layout);
+PG_FUNCTION_INFO_V1(insta_ids_next_ids);
+PG_FUNCTION_INFO_V1(insta_ids_next_ids_layout);
 
 extern int64 insta_ids_nextval_held(Oid sequence);
 
@@ -85,4 +90,41 @@ insta_ids_next_id_layout(PG_FUNCTION_ARGS)
 		PG_RETURN_INT64(id);
 	return DirectFunctionCall4(next_id_of_value_layout_wrapper,
 							   PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), PG_GETARG_DATUM(2), Int64GetDatum(value));
+}
+
+/* Each id is minted when it is fetched. */
+Datum
+insta_ids_next_ids(PG_FUNCTION_ARGS)
+{
+	FuncCallContext *ids;
+
+	if (SRF_IS_FIRSTCALL())
+	{
+		ids = SRF_FIRSTCALL_INIT();
+		ids->max_calls = DatumGetInt32(DirectFunctionCall2(next_ids_count_wrapper,
+														   PG_GETARG_DATUM(0), PG_GETARG_DATUM(2)));
+	}
+	ids = SRF_PERCALL_SETUP();
+	if (ids->call_cntr >= ids->max_calls)
+		SRF_RETURN_DONE(ids);
+	/* Its arguments are the first ones of this function. */
+	SRF_RETURN_NEXT(ids, insta_ids_next_id(fcinfo));
+}
+
+Datum
+insta_ids_next_ids_layout(PG_FUNCTION_ARGS)
+{
+	FuncCallContext *ids;
+
+	if (SRF_IS_FIRSTCALL())
+	{
+		ids = SRF_FIRSTCALL_INIT();
+		ids->max_calls = DatumGetInt32(DirectFunctionCall3(next_ids_count_layout_wrapper,
+														   PG_GETARG_DATUM(0), PG_GETARG_DATUM(2), PG_GETARG_DATUM(3)));
+	}
+	ids = SRF_PERCALL_SETUP();
+	if (ids->call_cntr >= ids->max_calls)
+		SRF_RETURN_DONE(ids);
+	SRF_RETURN_NEXT(ids, DirectFunctionCall3(insta_ids_next_id_layout,
+											 PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), PG_GETARG_DATUM(3)));
 }
