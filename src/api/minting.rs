@@ -90,6 +90,7 @@ fn compose(layout: Layout, at: TimestampWithTimeZone, shard: i32, seq: i64) -> S
 /// # Errors
 /// [`Failure`]: all errors of `nextval`, of the map, and of [`Mint::claim`](crate::mint::Mint::claim).
 fn generate<L: Into<Layout> + Copy>(typed: L, shard: Shard, sequence: Sequence) -> Result<Id, Failure> {
+    // Where there is none, no value is taken.
     shared::attach()?;
     let value = sequence.next()?;
     pauses::at("after nextval");

@@ -1,9 +1,9 @@
 //! The short way of an id, called by `entry.c`: an id of a sequence that the session holds, where nothing stands in the way.
 //!
-//! No function here raises an error or calls the server. A panic would be a bug, and must not pass the frames of C: it ends in
-//! [`attempt`], and the long way reports what is wrong.
+//! No function here raises an error. A panic would be a bug, and must not pass the frames of C: it ends in [`no_panic`], and the
+//! long way reports what is wrong.
 
-use std::panic::catch_unwind;
+use std::panic::{UnwindSafe, catch_unwind};
 
 use pgrx::pg_sys;
 
@@ -21,7 +21,7 @@ const NONE: i64 = -1;
 /// is: it has the errors.
 #[unsafe(no_mangle)]
 extern "C" fn insta_ids_may_attempt(shard: i32, sequence: pg_sys::Oid) -> bool {
-    may_attempt(Layout::INSTAGRAM, shard, sequence)
+    no_panic(|| may_attempt(Layout::INSTAGRAM, shard, sequence)).is_some()
 }
 
 /// The same in another layout. `None` stands for a NULL, which a strict function is not called with.
@@ -31,19 +31,18 @@ extern "C" fn insta_ids_may_attempt_layout(
     sequence: pg_sys::Oid,
     layout: Option<&StoredLayout>,
 ) -> bool {
-    layout
-        .and_then(|layout| Layout::try_from(*layout).ok())
-        .is_some_and(|layout| may_attempt(layout, shard, sequence))
+    no_panic(|| may_attempt(Layout::try_from(*layout?).ok()?, shard, sequence)).is_some()
 }
 
-fn may_attempt(layout: Layout, shard: i32, sequence: pg_sys::Oid) -> bool {
-    layout.shard(shard).is_ok() && held::is_held(sequence)
+fn may_attempt(layout: Layout, shard: i32, sequence: pg_sys::Oid) -> Option<()> {
+    layout.shard(shard).ok()?;
+    held::is_held(sequence).then_some(())
 }
 
 /// The id of a shard with a value of its sequence, or a negative number if the long way must be taken.
 #[unsafe(no_mangle)]
 extern "C" fn insta_ids_attempt(shard: i32, sequence: pg_sys::Oid, value: i64) -> i64 {
-    attempt(|| id(Instagram, shard, sequence.into(), value))
+    no_panic(|| id(Instagram, shard, sequence.into(), value)).map_or(NONE, Id::bits)
 }
 
 /// The same in another layout.
@@ -54,11 +53,11 @@ extern "C" fn insta_ids_attempt_layout(
     layout: &StoredLayout,
     value: i64,
 ) -> i64 {
-    attempt(|| id(Layout::try_from(*layout).ok()?, shard, sequence.into(), value))
+    no_panic(|| id(Layout::try_from(*layout).ok()?, shard, sequence.into(), value)).map_or(NONE, Id::bits)
 }
 
-fn attempt(id: impl FnOnce() -> Option<Id> + std::panic::UnwindSafe) -> i64 {
-    catch_unwind(id).ok().flatten().map_or(NONE, Id::bits)
+fn no_panic<T>(act: impl FnOnce() -> Option<T> + UnwindSafe) -> Option<T> {
+    catch_unwind(act).ok().flatten()
 }
 
 fn id<L: Into<Layout> + Copy>(typed: L, shard: i32, sequence: Sequence, value: i64) -> Option<Id> {
