@@ -64,7 +64,8 @@ step() {
     else
         say "failed"
         tail -n 60 "$log" >&2
-        ! grep -qiE 'resolv(e|ing) |connect to |network is unreachable' "$log" || die "$what failed, as there is no network; the whole log is in $log"
+        ! grep -qiE 'resolv(e|ing) |connect to |network is unreachable' "$log" ||
+            die "$what failed, as there is no network; the whole log is in $log"
         die "$what failed; the whole log is in $log"
     fi
 }

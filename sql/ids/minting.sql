@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION @extschema@.next_ids(shard integer, seq_name regclass
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_ids';
 COMMENT ON FUNCTION @extschema@.next_ids(integer, regclass, integer) IS 'next ids of a shard, count of them';
 CREATE OR REPLACE FUNCTION @extschema@.next_ids(shard integer, seq_name regclass, count integer, layout @extschema@.id_layout) RETURNS SETOF bigint
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_ids_layout';
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_ids';
 COMMENT ON FUNCTION @extschema@.next_ids(integer, regclass, integer, @extschema@.id_layout) IS 'next ids of a shard, count of them';
 
 CREATE OR REPLACE FUNCTION @extschema@.make_id(at timestamptz, shard integer, seq bigint) RETURNS bigint

@@ -24,7 +24,8 @@ use crate::pg::session;
 use crate::pg::shared::Shared;
 use crate::report::Failure;
 
-/// Calls `act` with what a session mints ids with ([`session::mint`]). If the extension was dropped and created again meanwhile, `act` is called again with the new lease.
+/// Calls `act` with what a session mints ids with ([`session::mint`]). If the extension was dropped and created again
+/// meanwhile, `act` is called again with the new lease.
 ///
 /// # Errors
 /// The errors of `act`, and [`crate::pg::lease::NoLease`].

@@ -31,9 +31,6 @@ extern Datum next_ids_count_layout_wrapper(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(insta_ids_next_id);
 PG_FUNCTION_INFO_V1(insta_ids_next_id_layout);
 PG_FUNCTION_INFO_V1(insta_ids_next_ids);
-PG_FUNCTION_INFO_V1(insta_ids_next_ids_layout);
-
-extern int64 insta_ids_nextval_held(Oid sequence);
 
 /*
  * nextval() of a sequence that the session holds (held.rs), which need not check privileges.
@@ -41,8 +38,8 @@ extern int64 insta_ids_nextval_held(Oid sequence);
  * nextval() learns of other sessions' changes only if it has to read the sequence's definition again.  Then it would have
  * checked after that, so this does.
  */
-int64
-insta_ids_nextval_held(Oid sequence)
+static inline int64
+nextval_held(Oid sequence)
 {
 	uint64		messages = SharedInvalidMessageCounter;
 	int64		value = nextval_internal(sequence, false);
@@ -64,7 +61,7 @@ insta_ids_next_id(PG_FUNCTION_ARGS)
 	if (!insta_ids_may_attempt(shard, sequence))
 		return next_id_wrapper(fcinfo);
 
-	value = insta_ids_nextval_held(sequence);
+	value = nextval_held(sequence);
 	id = insta_ids_attempt(shard, sequence, value);
 	if (likely(id >= 0))
 		PG_RETURN_INT64(id);
@@ -84,7 +81,7 @@ insta_ids_next_id_layout(PG_FUNCTION_ARGS)
 	if (!insta_ids_may_attempt_layout(shard, sequence, layout))
 		return next_id_layout_wrapper(fcinfo);
 
-	value = insta_ids_nextval_held(sequence);
+	value = nextval_held(sequence);
 	id = insta_ids_attempt_layout(shard, sequence, layout, value);
 	if (likely(id >= 0))
 		PG_RETURN_INT64(id);
@@ -92,39 +89,29 @@ insta_ids_next_id_layout(PG_FUNCTION_ARGS)
 							   PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), PG_GETARG_DATUM(2), Int64GetDatum(value));
 }
 
-/* Each id is minted when it is fetched. */
+/* Without a layout and with one. Each id is minted when it is fetched. */
 Datum
 insta_ids_next_ids(PG_FUNCTION_ARGS)
 {
+	bool		has_layout = PG_NARGS() == 4;
 	FuncCallContext *ids;
 
 	if (SRF_IS_FIRSTCALL())
 	{
+		Datum		shard = PG_GETARG_DATUM(0);
+		Datum		count = PG_GETARG_DATUM(2);
+
 		ids = SRF_FIRSTCALL_INIT();
-		ids->max_calls = DatumGetInt32(DirectFunctionCall2(next_ids_count_wrapper,
-														   PG_GETARG_DATUM(0), PG_GETARG_DATUM(2)));
+		ids->max_calls = DatumGetInt32(has_layout ?
+									   DirectFunctionCall3(next_ids_count_layout_wrapper, shard, count, PG_GETARG_DATUM(3)) :
+									   DirectFunctionCall2(next_ids_count_wrapper, shard, count));
 	}
 	ids = SRF_PERCALL_SETUP();
 	if (ids->call_cntr >= ids->max_calls)
 		SRF_RETURN_DONE(ids);
-	/* Its arguments are the first ones of this function. */
+	if (has_layout)
+		SRF_RETURN_NEXT(ids, DirectFunctionCall3(insta_ids_next_id_layout,
+												 PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), PG_GETARG_DATUM(3)));
+	/* The arguments of next_id() are the first ones of this function. */
 	SRF_RETURN_NEXT(ids, insta_ids_next_id(fcinfo));
-}
-
-Datum
-insta_ids_next_ids_layout(PG_FUNCTION_ARGS)
-{
-	FuncCallContext *ids;
-
-	if (SRF_IS_FIRSTCALL())
-	{
-		ids = SRF_FIRSTCALL_INIT();
-		ids->max_calls = DatumGetInt32(DirectFunctionCall3(next_ids_count_layout_wrapper,
-														   PG_GETARG_DATUM(0), PG_GETARG_DATUM(2), PG_GETARG_DATUM(3)));
-	}
-	ids = SRF_PERCALL_SETUP();
-	if (ids->call_cntr >= ids->max_calls)
-		SRF_RETURN_DONE(ids);
-	SRF_RETURN_NEXT(ids, DirectFunctionCall3(insta_ids_next_id_layout,
-											 PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), PG_GETARG_DATUM(3)));
 }

@@ -121,7 +121,8 @@ unsafe impl SqlTranslatable for StoredLayout {
 
 impl Plain for StoredLayout {
     unsafe fn of(datum: pg_sys::Datum) -> Self {
-        // SAFETY: the caller passes an `id_layout`: a pointer to bytes with the alignment of the type; or a NULL.
+        // SAFETY: the caller passes an `id_layout`: a pointer to bytes with the alignment of the type. The pointer is
+        // null only if a superuser has declared the function as not strict.
         unsafe { datum.cast_mut_ptr::<Stored>().as_ref() }.map_or(Self::NONE, |stored| Self(*stored))
     }
 }

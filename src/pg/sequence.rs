@@ -16,8 +16,6 @@ use super::{changes, held};
 // SAFETY: declared as in commands/sequence.h of PostgreSQL 15 to 19. pgrx's bindings do not have it.
 unsafe extern "C-unwind" {
     fn nextval_internal(relid: pg_sys::Oid, check_permissions: bool) -> i64;
-    /// In `entry.c`.
-    fn insta_ids_nextval_held(sequence: pg_sys::Oid) -> i64;
 }
 
 /// A sequence, given as an argument of type `regclass`. The relation may be of another kind; [`Sequence::next`] checks that.
@@ -66,23 +64,16 @@ impl Sequence {
         refuse_if_read_only(c"nextval()");
         changes::watch();
         let known = changes::known();
-        let is_held = held::is_held(self.0);
         // SAFETY: takes any OID, and raises an error if it is no sequence's. The boundary turns the error's longjmp into an
         // unwind. Nothing in the closure needs dropping.
-        let nextval = || unsafe {
-            pg_guard_ffi_boundary(|| {
-                if is_held { insta_ids_nextval_held(self.0) } else { nextval_internal(self.0, true) }
-            })
-        };
+        let nextval = || unsafe { pg_guard_ffi_boundary(|| nextval_internal(self.0, true)) };
         let value = catch_unwind(nextval).or_else(|cause| {
             if is_no_relation(cause.downcast_ref()) {
                 return Err(NoSuchRelation(self.oid()));
             }
             resume_unwind(cause)
         })?;
-        if !is_held {
-            held::hold(self.0, known);
-        }
+        held::hold(self.0, known);
         Ok(value)
     }
 

@@ -99,10 +99,7 @@ static REGION: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 /// # Errors
 /// [`Unavailable`].
 pub(crate) fn attach() -> Result<&'static Shared, Unavailable> {
-    match attached() {
-        Some(shared) => Ok(shared),
-        None => find(),
-    }
+    attached().map_or_else(find, Ok)
 }
 
 /// The server's shared state, if this process has asked for it before.
