@@ -194,6 +194,26 @@ fn a_shard_that_is_out_of_range_takes_no_value() {
     assert_eq!(support::count(&mut session, "SELECT nextval('s')"), 4);
 }
 
+/// No function of the extension needs STRICT for its safety: an owner can take it away.
+#[test]
+fn a_layout_that_is_null_is_an_error() {
+    let (cluster, mut admin) = server("held_null");
+    admin
+        .batch_execute(
+            "ALTER FUNCTION next_id(integer, regclass, id_layout) CALLED ON NULL INPUT;
+             ALTER FUNCTION next_ids(integer, regclass, integer, id_layout) CALLED ON NULL INPUT",
+        )
+        .unwrap();
+    let mut session = cluster.connect();
+    for way in ["next_id(5, 's', NULL::id_layout)", "next_ids(5, 's', 3, NULL::id_layout)"] {
+        session.batch_execute("BEGIN; SELECT next_id(5, 's') FROM generate_series(1, 3)").unwrap();
+        let error = refused(&mut session, &format!("SELECT {way}"));
+        assert_eq!(error.code(), &SqlState::INVALID_BINARY_REPRESENTATION, "{way}");
+        session.batch_execute("ROLLBACK").unwrap();
+    }
+    assert_eq!(support::count(&mut session, "SELECT nextval('s')"), 7);
+}
+
 #[test]
 fn a_function_mints_with_its_owners_rights_and_its_caller_does_not() {
     let (cluster, mut admin) = server("held_definer");
