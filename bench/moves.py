@@ -133,7 +133,7 @@ def moved(source, target, first, rows, verify):
     times = {}
 
     def noted(notice):
-        if step := re.match("move_shards: (prepared|fenced|handed over)", notice.message_primary):
+        if step := re.match("move_shards: (prepared|compares|fenced|handed over)", notice.message_primary):
             times[step[1]] = time.monotonic()
 
     with Writers([source, target], f"insta{first}") as writers, target.connect() as session:
@@ -144,7 +144,8 @@ def moved(source, target, first, rows, verify):
     lost, repeated = len(set(writers.ids) - there), len(writers.ids) - len(set(writers.ids))
     if lost or repeated:
         raise RuntimeError(f"{lost} rows lost, {repeated} ids repeated")
-    return times["fenced"] - times["prepared"], times["handed over"] - times["fenced"], writers
+    copied = times.get("compares", times["fenced"])
+    return copied - times["prepared"], times["handed over"] - times["fenced"], writers
 
 
 def moves(bench):
@@ -168,8 +169,8 @@ def moves(bench):
                 other.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
             for n in bench.rounds(3, 1):
                 copied.add("plain logical replication", plain(source, target, f"plain{n}", rows))
-                for place, verify in enumerate(("full", "none")):
-                    copy, stop, writers = moved(source, target, SHARDS * (2 * n + place), rows, verify)
+                for place, verify in enumerate(("snapshot", "fenced", "none")):
+                    copy, stop, writers = moved(source, target, SHARDS * (3 * n + place), rows, verify)
                     copied.add(f"`move_shards`, verify => '{verify}'", copy, "plain logical replication")
                     clock = f"target {behind_s:g} s behind, verify => '{verify}'"
                     stopped.add(f"from fence to hand-over, {clock}", stop * 1000)

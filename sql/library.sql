@@ -73,9 +73,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
         future bigint, newest_future bigint)
     VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'survey_ids_wrapper';
 
--- Returns the number of rows of a table, without its child tables, and if `hashed` is true, the sum of their hashes. The same
--- rows give the same sum on each server.
-CREATE OR REPLACE FUNCTION insta_ids_internal.survey_rows("table" oid, hashed boolean, OUT rows bigint, OUT hash bigint) RETURNS SETOF record
+-- Returns the number of rows of a table, without its child tables, and the sum of their hashes. The same rows give the same sum
+-- on each server.
+CREATE OR REPLACE FUNCTION insta_ids_internal.survey_rows("table" oid, OUT rows bigint, OUT hash bigint) RETURNS SETOF record
     VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'survey_rows_wrapper'
     -- A row's hash comes from its text, which depends on these settings.
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1

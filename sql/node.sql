@@ -2,22 +2,25 @@
 
 -- Connections
 
--- Connects this session to another node. Raises an error unless the node is on the map and has the extension.
-CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name) RETURNS void
+-- Connects this session to another node. Raises an error unless the node is on the map and has the extension. A session can
+-- have more than one connection, each with a name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name, connection text DEFAULT 'insta_ids') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     dblink CONSTANT name := insta_ids_internal.dblink_schema();
 BEGIN
-    PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node();
-    EXECUTE format('SELECT %I.dblink_connect(''insta_ids'', %L)', dblink, (
+    PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node(connection);
+    EXECUTE format('SELECT %I.dblink_connect(%L, %L)', dblink, connection, (
         SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = connect_node.node));
     -- The role may have other settings there.
-    EXECUTE format('SELECT %I.dblink_exec(''insta_ids'', %L)', dblink,
+    EXECUTE format('SELECT %I.dblink_exec(%L, %L)', dblink, connection,
         'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
     -- Roles that write the map choose where a connection string leads. The functions called there must be the extension's.
-    IF insta_ids_internal.ask_node('SELECT to_jsonb(count(*)) FROM pg_extension e WHERE e.extname = ''insta_ids''') <> '1' THEN
-        PERFORM insta_ids_internal.disconnect_node();
+    IF insta_ids_internal.ask_node('SELECT to_jsonb(count(*)) FROM pg_extension e WHERE e.extname = ''insta_ids''', connection)
+        <> '1'
+    THEN
+        PERFORM insta_ids_internal.disconnect_node(connection);
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('node "%s" does not have the extension insta_ids', node),
@@ -27,16 +30,16 @@ END
 $$;
 
 -- Closes the connection to another node, if there is one.
-CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node() RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node(connection text DEFAULT 'insta_ids') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     dblink CONSTANT name := insta_ids_internal.dblink_schema();
     is_connected boolean;
 BEGIN
-    EXECUTE format('SELECT ''insta_ids'' = ANY (%I.dblink_get_connections())', dblink) INTO is_connected;
+    EXECUTE format('SELECT %L = ANY (%I.dblink_get_connections())', connection, dblink) INTO is_connected;
     IF is_connected THEN
-        EXECUTE format('SELECT %I.dblink_disconnect(''insta_ids'')', dblink);
+        EXECUTE format('SELECT %I.dblink_disconnect(%L)', dblink, connection);
     END IF;
 END
 $$;
@@ -59,40 +62,40 @@ END
 $$;
 
 -- Runs a query on the connected node, and returns its one value.
-CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text) RETURNS jsonb
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     answer jsonb;
 BEGIN
-    EXECUTE format('SELECT a.answer FROM %I.dblink(''insta_ids'', %L) a (answer jsonb)', insta_ids_internal.dblink_schema(), question)
-    INTO answer;
+    EXECUTE format('SELECT a.answer FROM %I.dblink(%L, %L) a (answer jsonb)',
+        insta_ids_internal.dblink_schema(), connection, question) INTO answer;
     RETURN answer;
 END
 $$;
 
 -- Sends a query to the connected node, without waiting for the answer. await_node() returns the answer.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    EXECUTE format('SELECT %I.dblink_send_query(''insta_ids'', %L)', insta_ids_internal.dblink_schema(), question);
+    EXECUTE format('SELECT %I.dblink_send_query(%L, %L)', insta_ids_internal.dblink_schema(), connection, question);
 END
 $$;
 
 -- Waits for the answer to the query of begin_to_ask_node(), and returns it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.await_node() RETURNS jsonb
+CREATE OR REPLACE FUNCTION insta_ids_internal.await_node(connection text DEFAULT 'insta_ids') RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    get_result CONSTANT text :=
-        format('SELECT a.answer FROM %I.dblink_get_result(''insta_ids'') a (answer jsonb)', insta_ids_internal.dblink_schema());
+    dblink CONSTANT name := insta_ids_internal.dblink_schema();
+    get_result CONSTANT text := format('SELECT a.answer FROM %I.dblink_get_result(%L) a (answer jsonb)', dblink, connection);
     answer jsonb;
     is_busy boolean;
 BEGIN
     -- Before PostgreSQL 17, dblink cannot be cancelled while it waits for an answer.
     LOOP
-        EXECUTE format('SELECT %I.dblink_is_busy(''insta_ids''::text) = 1', insta_ids_internal.dblink_schema()) INTO is_busy;
+        EXECUTE format('SELECT %I.dblink_is_busy(%L) = 1', dblink, connection) INTO is_busy;
         EXIT WHEN NOT is_busy;
         PERFORM insta_ids_internal.wait_ms(2);
     END LOOP;

@@ -210,5 +210,8 @@ CREATE TABLE insta_ids_internal.shard_migration (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard_migration', '');
 
+-- An error that a procedure has caught, and will raise again.
+CREATE TYPE insta_ids_internal.failure AS (code text, message text, detail text, hint text);
+
 CREATE TYPE insta_ids.finding AS (severity text, code text, object text, detail text, hint text);
 COMMENT ON TYPE insta_ids.finding IS 'what check returns';

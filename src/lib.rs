@@ -69,6 +69,7 @@ sql_files! {
     "move_prepare" "../sql/move/prepare.sql"
     "move_copy" "../sql/move/copy.sql"
     "move_hand_over" "../sql/move/hand_over.sql"
+    "move_verify" "../sql/move/verify.sql"
     "node" "../sql/node.sql"
     "move_drive" "../sql/move/drive.sql"
     "engines" "../sql/engines.sql"

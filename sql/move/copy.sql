@@ -119,8 +119,7 @@ END
 $$;
 
 -- The third step: waits until the copy is complete and at most `max_lag` bytes of WAL behind. With `await_standbys`, standbys
--- of the source must not be further behind either. Then it analyzes the tables and compares the clocks, because writers would
--- wait if the next step found a problem.
+-- of the source must not be further behind either.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.await_copy(move name, from_node name, max_lag bigint, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
@@ -137,8 +136,6 @@ DECLARE
     standby pg_catalog.jsonb;
     standbys pg_catalog.text[] := '{}';
     table_slots pg_catalog.name[] := '{}';
-    relation pg_catalog.text;
-    lead pg_catalog.interval;
 BEGIN
     LOOP
         lag := insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_lag(%L))', move));
@@ -170,6 +167,18 @@ BEGIN
         PERFORM insta_ids_internal.wait_ms(20);
         CALL insta_ids_internal.new_transaction();
     END LOOP;
+END
+$$;
+
+-- The fourth step, before the shards are fenced for the hand-over: analyzes the tables and compares the clocks, because writers
+-- would wait if the next step found a problem.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.prepare_hand_over(move name, from_node name)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    relation pg_catalog.text;
+    lead pg_catalog.interval;
+BEGIN
     -- The first queries here need statistics.
     FOR relation IN
         SELECT r.relation FROM insta_ids_internal.move m

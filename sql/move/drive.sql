@@ -1,7 +1,7 @@
 -- Drives a move, on the target: the steps of both servers, in their order.
 
 CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
-        first integer, last integer, from_node name, verify text DEFAULT 'full', lock_timeout text DEFAULT '2s',
+        first integer, last integer, from_node name, verify text DEFAULT 'snapshot', lock_timeout text DEFAULT '2s',
         max_lag bigint DEFAULT 1048576, max_pause interval DEFAULT '10 s', await_standbys boolean DEFAULT true)
     LANGUAGE plpgsql
 AS $$
@@ -15,11 +15,11 @@ BEGIN
     CALL insta_ids_internal.new_transaction();
     IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
-    ELSIF verify NOT IN ('full', 'count', 'none') THEN
+    ELSIF verify NOT IN ('snapshot', 'fenced', 'none') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('rows cannot be verified by "%s"', verify),
-            DETAIL = 'It can be "full", "count" or "none".';
+            DETAIL = 'It can be "snapshot", "fenced" or "none".';
     ELSIF max_pause NOT BETWEEN interval '1 ms' AND interval '7 days' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -52,7 +52,12 @@ BEGIN
         END IF;
         CALL insta_ids_internal.begin_copy(move);
         CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
-        CALL insta_ids_internal.hand_over(move, from_node, verify, lock_timeout, max_pause, await_standbys);
+        IF verify = 'snapshot' THEN
+            CALL insta_ids_internal.verify_snapshots(move, from_node, lock_timeout, max_pause);
+        END IF;
+        CALL insta_ids_internal.prepare_hand_over(move, from_node);
+        CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
+        CALL insta_ids_internal.hand_over(move, from_node, verify = 'fenced', lock_timeout, max_pause, await_standbys);
         there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
     END IF;
     CALL insta_ids_internal.finish_move(move, from_node, there, verify, lock_timeout);
@@ -88,24 +93,22 @@ BEGIN
 END
 $$;
 
--- The fourth step, in which writers wait: the source fences the shards, and this server takes them over when it has all rows.
--- If the step fails or is cancelled, the source opens the shards again. `max_pause` limits the time from the fence on.
+-- The last step but one, in which writers wait: the source fences the shards, and this server takes them over when it has all
+-- rows. With `verify`, it first compares them. If the step fails or is cancelled, the source opens the shards again. `max_pause`
+-- limits the time from the fence on.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.hand_over(
-        move name, from_node name, verify text, lock_timeout text, max_pause interval, await_standbys boolean)
+        move name, from_node name, verify boolean, lock_timeout text, max_pause interval, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE
+    moving insta_ids_internal.move;
     mark pg_catalog.jsonb;
-    ours pg_catalog.jsonb;
-    theirs pg_catalog.jsonb;
     is_drained pg_catalog.bool := false;
+    is_verified pg_catalog.bool := NOT verify;
     is_handed_over pg_catalog.bool := false;
     -- Milliseconds of the steady clock.
     fenced_at pg_catalog.int8;
-    code pg_catalog.text;
-    message pg_catalog.text;
-    detail pg_catalog.text;
-    hint pg_catalog.text;
+    failure insta_ids_internal.failure;
 BEGIN
     BEGIN
         PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
@@ -117,17 +120,17 @@ BEGIN
         RAISE NOTICE 'move_shards: fenced on node "%"', from_node;
         WHILE NOT is_handed_over LOOP
             IF NOT insta_ids_internal.move_drained(move, mark) THEN
-                PERFORM insta_ids_internal.wait_ms(10);
+                PERFORM insta_ids_internal.wait_ms(2);
                 CONTINUE;
             END IF;
             is_drained := true;
-            IF verify <> 'none' AND ours IS NULL THEN
-                PERFORM insta_ids_internal.begin_to_ask_node(format('SELECT insta_ids_internal.move_hashes(%L, %L)', move, verify));
-                ours := insta_ids_internal.move_hashes(move, verify);
-                theirs := insta_ids_internal.await_node();
+            IF NOT is_verified THEN
+                SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+                PERFORM insta_ids_internal.require_same_rows(moving.shards, from_node, 'insta_ids');
+                is_verified := true;
             END IF;
             BEGIN
-                PERFORM insta_ids_internal.move_hand_over(move, mark, theirs, ours);
+                PERFORM insta_ids_internal.move_hand_over(move, mark);
                 is_handed_over := true;
             EXCEPTION WHEN object_not_in_prerequisite_state THEN
                 -- After a restart of its worker, the subscription's position is unknown for a moment.
@@ -138,24 +141,36 @@ BEGIN
         END LOOP;
         PERFORM insta_ids_internal.limit_statement(NULL::integer);
     EXCEPTION WHEN query_canceled OR OTHERS THEN
-        GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
-            hint = PG_EXCEPTION_HINT;
+        GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
+            failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
     END;
-    IF code IS NOT NULL THEN
-        PERFORM insta_ids_internal.limit_statement(0);
-        CALL insta_ids_internal.open_again(move, from_node);
-        IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND code = '57014' THEN
-            message := format('shards of move "%s" were not handed over within %s', move, max_pause);
-            detail := CASE WHEN is_drained THEN 'Rows were still being compared.'
-                ELSE 'Rows that were written before the fence had not arrived.' END;
-            hint := 'Call again at a quieter time, with a longer max_pause, or with verify => ''count''.';
-        END IF;
-        RAISE EXCEPTION USING ERRCODE = code, MESSAGE = message,
-            DETAIL = coalesce(nullif(detail, ''), 'The shards were not handed over.'),
-            HINT = coalesce(nullif(hint, ''), 'Call insta_ids.move_shards() again.');
+    IF failure.code IS NOT NULL THEN
+        CALL insta_ids_internal.fail_pause(move, from_node, fenced_at, max_pause,
+            CASE WHEN is_drained THEN 'Rows were still being compared.'
+                ELSE 'Rows that were written before the fence had not arrived.' END, failure);
     END IF;
     CALL insta_ids_internal.new_transaction();
     RAISE NOTICE 'move_shards: handed over, % ms after the fence', insta_ids_internal.steady_ms() - fenced_at;
+END
+$$;
+
+-- Ends a pause in which an error came, and raises the error: the source opens the shards again. `fenced_at` is when the pause
+-- began, or NULL if it did not. If `max_pause` is over, the error says so, with `state` as its detail.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.fail_pause(
+        move name, from_node name, fenced_at bigint, max_pause interval, state text, failure insta_ids_internal.failure)
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.limit_statement(0), insta_ids_internal.disconnect_node('insta_ids_snapshot');
+    CALL insta_ids_internal.open_again(move, from_node);
+    IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND failure.code = '57014' THEN
+        failure.message := format('shards of move "%s" were not handed over within %s', move, max_pause);
+        failure.detail := state;
+        failure.hint := 'Call again at a quieter time, or with a longer max_pause.';
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = failure.code, MESSAGE = failure.message,
+        DETAIL = coalesce(nullif(failure.detail, ''), 'The shards were not handed over.'),
+        HINT = coalesce(nullif(failure.hint, ''), 'Call insta_ids.move_shards() again.');
 END
 $$;
 

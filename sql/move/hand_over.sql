@@ -14,17 +14,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.move_drained(move name, mark jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, (mark ->> 'lsn')::pg_catalog.pg_lsn);
 
--- Takes the shards over. Until this commits, they are closed on both servers; afterwards, they are open here. `theirs` and
--- `ours` are the hashes of the source and of this server. Without `theirs`, nothing is compared. Returns what move_finish needs
--- on the source, also if the shards were taken over before.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_hand_over(
-        move name, mark jsonb DEFAULT NULL, theirs jsonb DEFAULT NULL, ours jsonb DEFAULT NULL)
-    RETURNS jsonb
+-- Takes the shards over. Until this commits, they are closed on both servers; afterwards, they are open here. Returns what
+-- move_finish needs on the source, also if the shards were taken over before.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_hand_over(move name, mark jsonb DEFAULT NULL) RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids_internal.move;
-    different record;
+    unknown text;
 BEGIN
     -- This table is locked before the move, as by all sessions that offer, create or assign shards.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
@@ -47,23 +44,7 @@ BEGIN
             MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     END IF;
-    IF theirs IS NOT NULL THEN
-        SELECT coalesce(t.key, o.key) AS relation, t.value AS theirs, o.value AS ours INTO different
-        FROM jsonb_each(theirs) t
-        FULL JOIN jsonb_each(coalesce(ours, insta_ids_internal.move_hashes(move,
-            CASE WHEN theirs @? '$.*[1]' THEN 'full' ELSE 'count' END))) o ON o.key = t.key
-        WHERE t.value IS DISTINCT FROM o.value LIMIT 1;
-        IF FOUND THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'data_corrupted',
-                MESSAGE = format('rows of table %s are not the same on both servers', different.relation),
-                DETAIL = format('Their number and hash are %s on node "%s", and %s here.', different.theirs, moving.from_node,
-                    different.ours),
-                HINT = format('The source has all rows: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
-        END IF;
-    END IF;
-
-    SELECT format('%I.%I', s ->> 0, s ->> 1) AS name INTO different FROM jsonb_array_elements(mark -> 'sequences') s
+    SELECT format('%I.%I', s ->> 0, s ->> 1) INTO unknown FROM jsonb_array_elements(mark -> 'sequences') s
     WHERE NOT EXISTS (
         SELECT FROM insta_ids_internal.shard_relation r
         WHERE r.shard = ANY (moving.shards) AND r.kind = 'S' AND r.schema = s ->> 0 AND r.name = s ->> 1)
@@ -71,7 +52,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('mark of move "%s" names %s, which is no sequence of its shards', move, different.name);
+            MESSAGE = format('mark of move "%s" names %s, which is no sequence of its shards', move, unknown);
     END IF;
     PERFORM setval(format('%I.%I', s ->> 0, s ->> 1)::regclass, (s ->> 2)::bigint, (s ->> 3)::boolean)
     FROM jsonb_array_elements(mark -> 'sequences') s;
@@ -130,15 +111,8 @@ DECLARE
     relation text;
     rows bigint;
 BEGIN
-    FOR relation IN
-        SELECT r.relation::text FROM insta_ids_internal.shard_relation r
-        WHERE r.shard = ANY (shards) AND r.kind = 'r' ORDER BY r.relation
-    LOOP
-        EXECUTE format('SELECT count(*) FROM ('
-            || 'SELECT a.hash FROM %I.dblink(''insta_ids''::text, %L::text) a (hash bigint) EXCEPT ALL %2$s) d',
-            insta_ids_internal.dblink_schema(), format(
-                'SELECT h.hash FROM pg_catalog.unnest(insta_ids_internal.row_hashes(%L::pg_catalog.regclass)) h (hash)', relation))
-        INTO rows;
+    FOREACH relation IN ARRAY insta_ids_internal.tables_of(shards) LOOP
+        rows := (insta_ids_internal.different_rows(relation, 'insta_ids')).there;
         IF rows > 0 THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'data_corrupted',

@@ -173,31 +173,6 @@ BEGIN ATOMIC
             FROM insta_ids_internal.move m WHERE m.name = move), '{}');
 END;
 
--- On both servers
-
--- Returns for each table the number of its rows and, with `verify` full, a hash that is the same for the same rows.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_hashes(move name, verify text DEFAULT 'full') RETURNS jsonb
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF verify NOT IN ('full', 'count') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('rows cannot be verified by "%s"', verify),
-            DETAIL = 'It can be "full" or "count".';
-    END IF;
-    IF NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move) THEN
-        PERFORM insta_ids_internal.open_move(move);
-    END IF;
-    RETURN (
-        SELECT coalesce(jsonb_object_agg(r.relation, array_remove(ARRAY[s.rows, s.hash], NULL)), '{}')
-        FROM insta_ids_internal.move m
-        JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
-        CROSS JOIN LATERAL insta_ids_internal.survey_rows(r.relation, verify = 'full') s
-        WHERE m.name = move);
-END
-$$;
-
 CREATE OR REPLACE VIEW insta_ids.moves AS
 SELECT m.name, m.first, m.last, m.from_node, m.to_node, m.step, m.started_at, m.step_at,
        t.tables, t.copied AS tables_copied, r.rows, r.bytes, m.bytes AS bytes_total,

@@ -84,21 +84,17 @@ fn survey_ids(
     )))
 }
 
-/// Returns how many rows a table has and, if `hashed` is set, the sum of their hashes, which wraps.
+/// Returns how many rows a table has and the sum of their hashes, which wraps.
 #[pg_extern(sql = false)]
 fn survey_rows(
     table: pg_sys::Oid,
-    hashed: bool,
-) -> Result<TableIterator<'static, (name!(rows, i64), name!(hash, Option<i64>))>, ErrorReport> {
-    if !hashed {
-        return Ok(TableIterator::once((rows::count(table)?, None)));
-    }
+) -> Result<TableIterator<'static, (name!(rows, i64), name!(hash, i64))>, ErrorReport> {
     let (mut rows, mut sum) = (0, 0_i64);
     rows::visit_hashes(table, |hash| {
         rows += 1;
         sum = sum.wrapping_add(hash);
     })?;
-    Ok(TableIterator::once((rows, Some(sum))))
+    Ok(TableIterator::once((rows, sum)))
 }
 
 /// Returns the hash of each row of a table, in no particular order.

@@ -120,24 +120,6 @@ pub(crate) fn last_value(sequence: pg_sys::Oid) -> Result<Option<i64>, NoSuchRel
     Ok(value?.flatten())
 }
 
-/// How many rows a table has that the active snapshot sees. Rows of partitions and child tables do not count.
-///
-/// # Errors
-/// As [`visit_ids`].
-pub(crate) fn count(table: pg_sys::Oid) -> Result<i64, NoSuchRelation> {
-    let mut rows = 0;
-    with_table(table, |opened| {
-        // SAFETY: the table is open.
-        unsafe {
-            each_row(opened, pg_sys::GetActiveSnapshot(), |_, _| {
-                rows += 1;
-                true
-            });
-        }
-    })?;
-    Ok(rows)
-}
-
 /// Calls `act` with a table while it is open, unless the relation has no storage, such as a partitioned table.
 fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<(), NoSuchRelation> {
     let opened = open_owned(table)?;

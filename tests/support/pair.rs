@@ -134,13 +134,8 @@ impl<'a> Move<'a> {
                 until(&mut b, &format!("SELECT insta_ids_internal.move_drained('{name}', '{}')", self.mark))?;
             }
             "hand over" => {
-                let hashes = text(
-                    a.query_one(&format!("SELECT insta_ids_internal.move_hashes('{name}')::text"), &[])?,
-                );
-                let hand_over = format!(
-                    "SELECT insta_ids_internal.move_hand_over('{name}', '{}', '{hashes}')::text",
-                    self.mark
-                );
+                let hand_over =
+                    format!("SELECT insta_ids_internal.move_hand_over('{name}', '{}')::text", self.mark);
                 self.handed_over = text(b.query_one(&hand_over, &[])?);
             }
             _ => {

@@ -32,7 +32,7 @@ fn writers_wait_no_longer_than_max_pause() {
         ("SELECT", "Rows were still being compared."),
     ] {
         let mut blocking = pair.b.connect();
-        let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', max_pause => '1 s')";
+        let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', max_pause => '1 s', verify => 'fenced')";
         let mut fenced = None;
         let error = before_the_fence(&pair, call, |holder| {
             blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
@@ -86,7 +86,7 @@ fn a_worker_that_restarts_before_the_hand_over_is_waited_for() {
     b.batch_execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '2s'").unwrap();
     b.batch_execute("SELECT pg_reload_conf()").unwrap();
     let mut blocking = pair.b.connect();
-    let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', verify => 'count')";
+    let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', verify => 'fenced')";
     before_the_fence(&pair, call, |holder| {
         blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
         holder.batch_execute("COMMIT").unwrap();

@@ -193,7 +193,6 @@ fn a_move_needs_no_superuser_on_the_source() {
         "move_slot('insta_ids_4_4')",
         "move_fence('insta_ids_4_4')",
         "move_mark('insta_ids_4_4')",
-        "move_hashes('insta_ids_4_4')",
         "move_withdraw('insta_ids_4_4', (SELECT to_jsonb(m) FROM insta_ids_internal.move m))",
     ] {
         mover

@@ -5,6 +5,7 @@ mod ending;
 mod fencing;
 mod planting;
 mod refusing;
+mod verifying;
 
 use postgres::error::SqlState;
 use std::sync::Mutex;

@@ -1,0 +1,146 @@
+-- Moves, on the target: the rows of both servers are compared.
+
+-- Returns the tables of shards that contain rows.
+CREATE OR REPLACE FUNCTION insta_ids_internal.tables_of(shards integer[]) RETURNS text[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(
+        SELECT r.relation::text FROM insta_ids_internal.shard_relation r
+        WHERE r.shard = ANY (shards) AND r.kind = 'r' ORDER BY r.relation);
+
+-- Returns how many rows of a table are only on the connected node, and how many are only here. A row that is different counts
+-- for both.
+CREATE OR REPLACE FUNCTION insta_ids_internal.different_rows(relation text, connection text, OUT there bigint, OUT here bigint)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('WITH theirs AS MATERIALIZED (SELECT a.hash FROM %I.dblink(%L, %L::text) a (hash bigint)),'
+        || ' ours AS MATERIALIZED (SELECT unnest(insta_ids_internal.row_hashes(%L::regclass)))'
+        || ' SELECT (SELECT count(*) FROM (TABLE theirs EXCEPT ALL TABLE ours) d),'
+        || ' (SELECT count(*) FROM (TABLE ours EXCEPT ALL TABLE theirs) d)',
+        insta_ids_internal.dblink_schema(), connection,
+        format('SELECT unnest(insta_ids_internal.row_hashes(%L::regclass))', relation), relation)
+    INTO there, here;
+END
+$$;
+
+-- Compares all rows of these shards with those on the connected node. Each server reads by the snapshot of its transaction, and
+-- both read the same table at the same time. Reports its progress at most once a second. Raises an error if a table differs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_rows(shards integer[], from_node name, connection text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tables CONSTANT text[] := insta_ids_internal.tables_of(shards);
+    relation text;
+    ours record;
+    rows bigint := 0;
+    compared integer := 0;
+    different record;
+    reported_at bigint := insta_ids_internal.steady_ms();
+BEGIN
+    FOREACH relation IN ARRAY tables LOOP
+        PERFORM insta_ids_internal.begin_to_ask_node(
+            format('SELECT to_jsonb(s) FROM insta_ids_internal.survey_rows(%L::regclass) s', relation), connection);
+        SELECT * INTO ours FROM insta_ids_internal.survey_rows(relation::regclass);
+        IF to_jsonb(ours) <> insta_ids_internal.await_node(connection) THEN
+            different := insta_ids_internal.different_rows(relation, connection);
+            RAISE EXCEPTION USING
+                ERRCODE = 'data_corrupted',
+                MESSAGE = format('rows of table %s are not the same on both servers', relation),
+                DETAIL = format('On node "%s" are %s rows that are not here or not the same, and here are %s that are not there.',
+                    from_node, different.there, different.here),
+                HINT = format('The source has all rows. End the move with insta_ids.move_abort(%s, %s, %L), and begin it again.',
+                    shards[1], shards[cardinality(shards)], from_node);
+        END IF;
+        rows := rows + ours.rows;
+        compared := compared + 1;
+        IF insta_ids_internal.steady_ms() > reported_at + 1000 OR compared = cardinality(tables) THEN
+            reported_at := insta_ids_internal.steady_ms();
+            RAISE NOTICE 'move_shards: % of % tables compared, % rows', compared, cardinality(tables), rows;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Verifies a copy while writers go on. A short fence makes both servers have the same rows. Under it, each server takes a
+-- snapshot, and the snapshots are compared after the fence has opened. This fence cannot lead to a hand-over: the target gives
+-- it up before the source makes it.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
+        move name, from_node name, lock_timeout text, max_pause interval)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    given_up pg_catalog.jsonb;
+    written pg_catalog.pg_lsn;
+    -- Milliseconds of the steady clock.
+    fenced_at pg_catalog.int8;
+    failure insta_ids_internal.failure;
+BEGIN
+    given_up := insta_ids_internal.give_up_fence(move,
+        (insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move)) ->> 'fences')::integer + 1);
+    PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
+    CALL insta_ids_internal.new_transaction();
+    BEGIN
+        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
+        fenced_at := insta_ids_internal.steady_ms();
+        PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
+        written := insta_ids_internal.ask_node('SELECT to_jsonb(pg_current_wal_flush_lsn())') #>> '{}';
+        WHILE NOT (insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, written)) LOOP
+            PERFORM insta_ids_internal.wait_ms(2);
+        END LOOP;
+        PERFORM insta_ids_internal.take_snapshot('insta_ids_snapshot');
+    EXCEPTION WHEN query_canceled OR OTHERS THEN
+        GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
+            failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
+    END;
+    IF failure.code IS NULL THEN
+        CALL insta_ids_internal.new_snapshot();
+        BEGIN
+            -- This statement takes the snapshot, and the next one lets writers go on.
+            SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.open_fence(%L::name, %L::jsonb)', move, given_up));
+        EXCEPTION WHEN query_canceled OR OTHERS THEN
+            GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
+                failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
+        END;
+    END IF;
+    IF failure.code IS NOT NULL THEN
+        CALL insta_ids_internal.fail_pause(move, from_node, fenced_at, max_pause,
+            'Rows that were written before the fence had not arrived.', failure);
+    END IF;
+    PERFORM insta_ids_internal.limit_statement(NULL::integer);
+    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node, insta_ids_internal.steady_ms() - fenced_at;
+    BEGIN
+        PERFORM insta_ids_internal.require_same_rows(moving.shards, from_node, 'insta_ids_snapshot');
+    EXCEPTION WHEN query_canceled OR OTHERS THEN
+        -- The other server would keep its snapshot, and all rows that it sees.
+        PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');
+        RAISE;
+    END;
+    PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');
+    CALL insta_ids_internal.new_transaction();
+END
+$$;
+
+-- Begins a transaction on a connected node whose statements all see the rows of now.
+CREATE OR REPLACE FUNCTION insta_ids_internal.take_snapshot(connection text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('SELECT %I.dblink_exec(%L, %L)', insta_ids_internal.dblink_schema(), connection,
+        'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
+    -- The first query takes the snapshot.
+    PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(true)', connection);
+END
+$$;
+
+-- Begins a transaction here whose statements all see the rows that the first one sees.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.new_snapshot()
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+    SET LOCAL search_path = pg_catalog, pg_temp;
+END
+$$;

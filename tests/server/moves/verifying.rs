@@ -1,0 +1,151 @@
+//! Rows are compared while writers go on, and a copy that differs is never handed over.
+
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+
+use support::pair::Pair;
+use support::{count, refused, within};
+
+const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s')";
+
+/// A statement that a session runs as a subscription does, past the fence.
+fn as_applied(client: &mut Client, statement: &str) {
+    client
+        .batch_execute(&format!(
+            "SET session_replication_role = replica; {statement}; RESET session_replication_role"
+        ))
+        .unwrap();
+}
+
+/// Each way in which a row can differ is found before the shard leaves, and names the table and how many rows differ.
+#[test]
+fn a_row_that_differs_is_found() {
+    let pair = Pair::start("differs");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for statement in [
+        "SELECT insta_ids.add_migration('0002', 'CREATE TABLE facts (id bigint PRIMARY KEY DEFAULT next_id(), n numeric,
+             f float8, j json, t text)')",
+        "CALL insta_ids.migrate()",
+        r#"INSERT INTO insta2.facts (n, f, j, t)
+           SELECT 1.0, g, '{"a": 1, "b": 2}', 'straße' FROM generate_series(1, 1000) g"#,
+    ] {
+        a.batch_execute(statement).unwrap();
+    }
+    // Each call stops at the fence, until a row has been changed on the target.
+    let changed_to = |b: &mut Client, change: &str| {
+        let mut holder = pair.a.connect();
+        holder.batch_execute("BEGIN; LOCK TABLE insta2.facts IN ROW EXCLUSIVE MODE").unwrap();
+        thread::scope(|scope| {
+            let calling = scope.spawn(|| pair.b.connect().batch_execute(CALL));
+            crate::move_faults::await_lock(&pair.a, 1);
+            as_applied(b, change);
+            holder.batch_execute("COMMIT").unwrap();
+            calling.join().unwrap().unwrap_err()
+        })
+    };
+    let one = "WHERE f = (SELECT min(f) FROM insta2.facts)";
+    for (change, there, here) in [
+        (format!("UPDATE insta2.facts SET t = 'strasse' {one}"), 1, 1),
+        (format!("UPDATE insta2.facts SET n = 1.00 {one}"), 1, 1),
+        (format!("UPDATE insta2.facts SET n = 'NaN' {one}"), 1, 1),
+        (format!("UPDATE insta2.facts SET f = NULL {one}"), 1, 1),
+        (format!(r#"UPDATE insta2.facts SET j = '{{"b": 2, "a": 1}}' {one}"#), 1, 1),
+        (format!("DELETE FROM insta2.facts {one}"), 1, 0),
+        (format!("INSERT INTO insta2.facts SELECT 2 << 10, n, f, j, t FROM insta2.facts {one}"), 0, 1),
+        ("UPDATE insta2.facts SET t = 'STRASSE' WHERE f <= 7".into(), 7, 7),
+    ] {
+        let error = changed_to(&mut b, &change);
+        let error = error.as_db_error().unwrap_or_else(|| panic!("{change}: {error:?}"));
+        assert_eq!(
+            error.message(),
+            "rows of table insta2.facts are not the same on both servers",
+            "{change}"
+        );
+        let detail = format!(
+            "On node \"a\" are {there} rows that are not here or not the same, and here are {here} that are not there."
+        );
+        assert_eq!(error.detail(), Some(detail.as_str()), "{change}");
+        // Writers were not stopped for longer than the fence, and no snapshot is kept on either server.
+        a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+        let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+        within(Duration::from_secs(5), || count(&mut a, held) == 0);
+        assert_eq!(count(&mut b, held), 0);
+        b.batch_execute("CALL insta_ids.move_abort(2, 2, 'a')").unwrap();
+    }
+    b.batch_execute(CALL).unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.facts WHERE t = 'straße'"), 1000);
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 8);
+}
+
+/// Rows that are written while rows are compared do not disturb the comparison, and go with the shard.
+#[test]
+fn writers_go_on_while_rows_are_compared() {
+    let pair = Pair::start("compared");
+    if !pair.have_dblink() {
+        return;
+    }
+    let mut a = pair.a.connect();
+    let insert = "INSERT INTO insta2.photos SELECT FROM generate_series(1, 10)";
+    a.batch_execute(insert).unwrap();
+    let mut holder = pair.a.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
+    let mut reader = pair.b.connect();
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| pair.b.connect().batch_execute(CALL));
+        crate::move_faults::await_lock(&pair.a, 1);
+        // The comparison waits for this lock. So does the subscription, with the first row after the fence.
+        reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+        holder.batch_execute("COMMIT").unwrap();
+        crate::move_faults::await_lock(&pair.b, 1);
+        for _ in 0..20 {
+            within(Duration::from_secs(5), || a.batch_execute(insert).is_ok());
+        }
+        a.batch_execute(
+            "UPDATE insta2.photos SET caption = 'late'; DELETE FROM insta2.photos WHERE id % 7 = 0",
+        )
+        .unwrap();
+        reader.batch_execute("COMMIT").unwrap();
+        calling.join().unwrap().unwrap();
+    });
+    let all = "SELECT md5(string_agg(p::text, ' ' ORDER BY p.id)) FROM";
+    assert_eq!(
+        support::texts(&mut pair.b.connect(), &format!("{all} insta2.photos p")),
+        support::texts(&mut a, &format!("{all} insta2__moved.photos p"))
+    );
+    assert_eq!(refused(&mut a, "INSERT INTO insta2__moved.photos DEFAULT VALUES").code(), super::FENCED);
+}
+
+/// A call that is cancelled while it compares leaves the shard open, and nothing held on the other server.
+#[test]
+fn a_comparison_is_cancelled() {
+    let pair = Pair::start("cancelled");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let mut holder = pair.a.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
+    let mut reader = pair.b.connect();
+    thread::scope(|scope| {
+        let mut caller = pair.b.connect();
+        let cancel = caller.cancel_token();
+        let calling = scope.spawn(move || refused(&mut caller, CALL));
+        crate::move_faults::await_lock(&pair.a, 1);
+        reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+        holder.batch_execute("COMMIT").unwrap();
+        crate::move_faults::await_lock(&pair.b, 1);
+        cancel.cancel_query(postgres::NoTls).unwrap();
+        assert_eq!(calling.join().unwrap().code().code(), "57014");
+        reader.batch_execute("COMMIT").unwrap();
+    });
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+    within(Duration::from_secs(5), || count(&mut a, held) == 0);
+    b.batch_execute(CALL).unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
+}
