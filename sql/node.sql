@@ -74,6 +74,15 @@ BEGIN
 END
 $$;
 
+-- Calls a function of insta_ids_internal on the connected node, which returns nothing.
+CREATE OR REPLACE FUNCTION insta_ids_internal.call_node(call text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(true) FROM insta_ids_internal.' || call);
+END
+$$;
+
 -- Sends a query to the connected node, without waiting for the answer. await_node() returns the answer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

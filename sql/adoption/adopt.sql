@@ -42,7 +42,7 @@ BEGIN
     state := insta_ids_internal.minting_state(schema);
     SELECT * INTO answers, oldest, newest
     FROM insta_ids_internal.require_adoptable(schema, shard, confirm, is_layout_given, false, '{}');
-    PERFORM insta_ids_internal.check_future(insta_ids_internal.id_time(newest, layout));
+    PERFORM insta_ids_internal.must_advance_clock(insta_ids_internal.id_time(newest, layout));
     is_done := true;
     -- The rollback releases the locks of reading.
     RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
@@ -90,7 +90,7 @@ AS $$
 DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
 BEGIN
-    IF insta_ids_internal.check_future(newest) THEN
+    IF insta_ids_internal.must_advance_clock(newest) THEN
         PERFORM insta_ids.advance_clock(insta_ids_internal.id_time(insta_ids_internal.id_max(newest, layout) + 1, layout));
     ELSE
         -- A function may have rounded its milliseconds up.

@@ -25,7 +25,7 @@ BEGIN
     FROM unnest(ARRAY[insta_ids_internal.acquired_slot(), insta_ids.writer_slot()]) s (slot) WHERE s.slot <> '0/1' LIMIT 1;
 
     RETURN QUERY
-    SELECT format('Relation %s: Each shard has a sequence of this name, and it is no sequence.', c.oid::regclass)
+    SELECT format('Relation %s is not a sequence, but each shard has a sequence of this name.', c.oid::regclass)
     FROM pg_class c WHERE c.relnamespace = schema AND c.relname = 'table_id_seq' AND c.relkind <> 'S';
 
     RETURN QUERY
@@ -171,9 +171,9 @@ BEGIN
 END
 $$;
 
--- Returns whether the newest id is ahead of the clock by more than ids are while writers go on. Raises an error if it is, and the
--- caller may not advance the clock.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_future(newest timestamptz) RETURNS boolean
+-- Returns whether the clock must be advanced, because the newest id is ahead of it by more than ids are while writers go on. Raises
+-- an error if the caller may not advance the clock.
+CREATE OR REPLACE FUNCTION insta_ids_internal.must_advance_clock(newest timestamptz) RETURNS boolean
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN

@@ -112,7 +112,7 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
     LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_slot(%L)', move));
+    PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
     PERFORM insta_ids_internal.move_subscribe(move);
     CALL insta_ids_internal.new_transaction();
 END

@@ -83,7 +83,7 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         -- An older offer may be in use by another session.
         IF (offer ->> 'is_new')::boolean THEN
-            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_withdraw(%L)', move));
+            PERFORM insta_ids_internal.call_node(format('move_withdraw(%L)', move));
         END IF;
         RAISE;
     END;
@@ -111,7 +111,7 @@ DECLARE
     failure insta_ids_internal.failure;
 BEGIN
     BEGIN
-        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
+        PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L)', move, lock_timeout));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
         -- The source must give up earlier than this session, which cannot be cancelled while dblink waits for an answer.
@@ -195,7 +195,7 @@ BEGIN
         -- After this commit, this fence cannot lead to a hand-over.
         CALL insta_ids_internal.new_transaction();
         BEGIN
-            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.open_fence(%L::name, %L::jsonb)', move, given_up));
+            PERFORM insta_ids_internal.call_node(format('open_fence(%L::name, %L::jsonb)', move, given_up));
             RAISE NOTICE 'move_shards: open to writers on node "%" again', from_node;
             there := '{"step": "offered"}';
         EXCEPTION WHEN OTHERS THEN NULL;
@@ -223,14 +223,14 @@ BEGIN
         'version', (SELECT m.version FROM insta_ids_internal.map m));
     IF there ->> 'id' IS NOT DISTINCT FROM handed_over ->> 'id' THEN
         IF there ->> 'step' = 'offered' AND (there ->> 'was_promoted')::boolean THEN
-            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
+            PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L)', move, lock_timeout));
             RAISE NOTICE 'move_shards: fenced on node "%", which had lost its fence', from_node;
         END IF;
         IF (there ->> 'was_promoted')::boolean AND verify <> 'none' THEN
             PERFORM insta_ids_internal.require_nothing_left_behind(
                 move, from_node, ARRAY(SELECT s::integer FROM jsonb_array_elements_text(there -> 'shards') s));
         END IF;
-        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_finish(%L, %L)', move, handed_over));
+        PERFORM insta_ids_internal.call_node(format('move_finish(%L, %L)', move, handed_over));
     ELSIF there ->> 'outcome' IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -292,7 +292,7 @@ BEGIN
     END IF;
     -- The source may have withdrawn the move already, and may have a new one of this name.
     IF there ->> 'id' = id::text THEN
-        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_withdraw(%L, %L)', move, cancellation));
+        PERFORM insta_ids_internal.call_node(format('move_withdraw(%L, %L)', move, cancellation));
     END IF;
     PERFORM insta_ids_internal.disconnect_node(), set_config('search_path', path, true);
 END

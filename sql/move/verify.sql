@@ -70,18 +70,19 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
 AS $$
 DECLARE
     moving insta_ids_internal.move;
+    there pg_catalog.jsonb;
     given_up pg_catalog.jsonb;
     written pg_catalog.pg_lsn;
     -- Milliseconds of the steady clock.
     fenced_at pg_catalog.int8;
     failure insta_ids_internal.failure;
 BEGIN
-    given_up := insta_ids_internal.give_up_fence(move,
-        (insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move)) ->> 'fences')::integer + 1);
+    there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
+    given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer + 1);
     PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
     CALL insta_ids_internal.new_transaction();
     BEGIN
-        PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.move_fence(%L, %L)', move, lock_timeout));
+        PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L)', move, lock_timeout));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
         written := insta_ids_internal.ask_node('SELECT to_jsonb(pg_current_wal_flush_lsn())') #>> '{}';
@@ -98,7 +99,7 @@ BEGIN
         BEGIN
             -- This statement takes the snapshot, and the next one lets writers go on.
             SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
-            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.open_fence(%L::name, %L::jsonb)', move, given_up));
+            PERFORM insta_ids_internal.call_node(format('open_fence(%L::name, %L::jsonb)', move, given_up));
         EXCEPTION WHEN query_canceled OR OTHERS THEN
             GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
                 failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
@@ -109,7 +110,8 @@ BEGIN
             'Rows that were written before the fence had not arrived.', failure);
     END IF;
     PERFORM insta_ids_internal.limit_statement(NULL::integer);
-    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node, insta_ids_internal.steady_ms() - fenced_at;
+    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node,
+        insta_ids_internal.steady_ms() - fenced_at;
     BEGIN
         PERFORM insta_ids_internal.require_same_rows(moving.shards, from_node, 'insta_ids_snapshot');
     EXCEPTION WHEN query_canceled OR OTHERS THEN

@@ -174,7 +174,7 @@ fn what_is_in_the_way_is_refused() {
     );
     let error = unchanged(&mut client, ADOPT);
     let detail =
-        "Relation insta5.table_id_seq: Each shard has a sequence of this name, and it is no sequence.";
+        "Relation insta5.table_id_seq is not a sequence, but each shard has a sequence of this name.";
     assert_eq!(said(&error), ["55000", CANNOT, detail, ""]);
 }
 
