@@ -218,8 +218,8 @@ END
 $$;
 
 -- Opens the shards of a fenced move to writers again; the move goes on. `given_up` is what give_up_fence returned on the
--- target. Raises an error unless this was the current fence.
-CREATE OR REPLACE FUNCTION insta_ids_internal.open_fence(move name, given_up jsonb) RETURNS void
+-- target. Returns true if this was the current fence, and false if the shards are open already. Raises an error otherwise.
+CREATE OR REPLACE FUNCTION insta_ids_internal.open_fence(move name, given_up jsonb) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -229,7 +229,7 @@ BEGIN
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
     IF moving.step = 'offered' THEN
-        RETURN;
+        RETURN false;
     ELSIF moving.step <> 'fenced'
         OR (given_up ->> 'id', given_up ->> 'fence') IS DISTINCT FROM (moving.id::text, moving.fences::text)
     THEN
@@ -243,6 +243,7 @@ BEGIN
     PERFORM insta_ids_internal.open_shards(moving.shards);
     PERFORM insta_ids_internal.fence_offer(moving.shards, moving.to_node);
     UPDATE insta_ids_internal.move m SET step = 'offered', step_at = now(), fenced_by = NULL, mark = NULL WHERE m.name = move;
+    RETURN true;
 END
 $$;
 

@@ -99,7 +99,15 @@ BEGIN
         BEGIN
             -- This statement takes the snapshot, and the next one lets writers go on.
             SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
-            PERFORM insta_ids_internal.call_node(format('open_fence(%L::name, %L::jsonb)', move, given_up));
+            -- Each fence has a number of its own. If this one is still there, no writer came before the snapshots.
+            IF insta_ids_internal.ask_node(
+                format('SELECT to_jsonb(insta_ids_internal.open_fence(%L::name, %L::jsonb))', move, given_up)) = 'false'
+            THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = format('another session has opened the fence of move "%s"', move),
+                    DETAIL = 'The rows could not be compared as of one moment.';
+            END IF;
         EXCEPTION WHEN query_canceled OR OTHERS THEN
             GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
                 failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
@@ -129,6 +137,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.take_snapshot(connection text) RET
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    -- The session there may wait for long between two tables.
+    PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(count(set_config(s.name, ''0'', false))) FROM pg_settings s'
+        || ' WHERE s.name IN (''idle_in_transaction_session_timeout'', ''transaction_timeout'')', connection);
     EXECUTE format('SELECT %I.dblink_exec(%L, %L)', insta_ids_internal.dblink_schema(), connection,
         'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
     -- The first query takes the snapshot.

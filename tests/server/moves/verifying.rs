@@ -43,7 +43,7 @@ fn a_row_that_differs_is_found() {
         thread::scope(|scope| {
             let calling = scope.spawn(|| pair.b.connect().batch_execute(CALL));
             crate::move_faults::await_lock(&pair.a, 1);
-            as_applied(b, change);
+            as_applied(b, &format!("CREATE TABLE copied AS TABLE insta2.facts; {change}"));
             holder.batch_execute("COMMIT").unwrap();
             calling.join().unwrap().unwrap_err()
         })
@@ -75,7 +75,7 @@ fn a_row_that_differs_is_found() {
         let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
         within(Duration::from_secs(5), || count(&mut a, held) == 0);
         assert_eq!(count(&mut b, held), 0);
-        b.batch_execute("CALL insta_ids.move_abort(2, 2, 'a')").unwrap();
+        as_applied(&mut b, "TRUNCATE insta2.facts; INSERT INTO insta2.facts TABLE copied; DROP TABLE copied");
     }
     b.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.facts WHERE t = 'straße'"), 1000);
@@ -148,4 +148,36 @@ fn a_comparison_is_cancelled() {
     within(Duration::from_secs(5), || count(&mut a, held) == 0);
     b.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
+}
+
+/// If another session opens the fence before the snapshots are taken, the rows of two moments are not compared.
+#[test]
+fn a_fence_that_another_session_opened_proves_nothing() {
+    let pair = Pair::start("opened");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let mut holder = pair.a.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
+    let mut reader = pair.b.connect();
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| refused(&mut pair.b.connect(), CALL));
+        crate::move_faults::await_lock(&pair.a, 1);
+        // The row does not arrive.
+        reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+        holder.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES; COMMIT").unwrap();
+        let fenced = "SELECT count(*) FROM insta_ids_internal.move WHERE step = 'fenced'";
+        within(Duration::from_secs(20), || count(&mut a, fenced) == 1);
+        let given_up = "SELECT insta_ids_internal.give_up_fence('insta_ids_2_2', 1)::text";
+        let given_up = support::texts(&mut b, given_up).remove(0);
+        a.batch_execute(&format!("SELECT insta_ids_internal.open_fence('insta_ids_2_2', '{given_up}')"))
+            .unwrap();
+        a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+        reader.batch_execute("COMMIT").unwrap();
+        let error = calling.join().unwrap();
+        assert_eq!(error.message(), "another session has opened the fence of move \"insta_ids_2_2\"");
+    });
+    b.batch_execute(CALL).unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 2);
 }
