@@ -161,6 +161,7 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.fail_pause(
     LANGUAGE plpgsql
 AS $$
 BEGIN
+    CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.limit_statement(0), insta_ids_internal.disconnect_node('insta_ids_snapshot');
     CALL insta_ids_internal.open_again(move, from_node);
     IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND failure.code = '57014' THEN

@@ -77,6 +77,8 @@ DECLARE
     fenced_at pg_catalog.int8;
     failure insta_ids_internal.failure;
 BEGIN
+    -- A call that died may have left its fence.
+    CALL insta_ids_internal.open_again(move, from_node);
     there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
     given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer + 1);
     PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');

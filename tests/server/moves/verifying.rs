@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postgres::Client;
 
-use support::pair::Pair;
+use support::pair::{Move, Pair, STEPS};
 use support::{count, refused, within};
 
 const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s')";
@@ -180,4 +180,22 @@ fn a_fence_that_another_session_opened_proves_nothing() {
     });
     b.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 2);
+}
+
+/// A call that died between fence and hand-over has left its fence. The next call opens it, and begins to verify anew.
+#[test]
+fn a_fence_that_was_left_is_opened_before_rows_are_compared() {
+    let pair = Pair::start("left");
+    if !pair.have_dblink() {
+        return;
+    }
+    let mut moving = Move::of(&pair, 2, 2);
+    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    assert_eq!(
+        refused(&mut pair.a.connect(), "INSERT INTO insta2.photos DEFAULT VALUES").code(),
+        super::FENCED
+    );
+    let mut b = pair.b.connect();
+    b.batch_execute(CALL).unwrap();
+    b.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
 }
