@@ -126,7 +126,7 @@ BEGIN
             is_drained := true;
             IF NOT is_verified THEN
                 SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
-                PERFORM insta_ids_internal.require_same_rows(moving.shards, from_node, 'insta_ids');
+                PERFORM insta_ids_internal.require_same_rows(moving, 'insta_ids');
                 is_verified := true;
             END IF;
             BEGIN

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.has_applied(move name, lsn pg_lsn)
         JOIN pg_catalog.pg_stat_subscription s ON s.subid = u.oid AND s.relid IS NULL AND s.pid IS NOT NULL
         WHERE u.name = move AND coalesce(s.latest_end_lsn, '0/0') >= lsn);
 
--- Returns whether all rows that the source wrote before its mark are here.
+-- Returns whether all rows that the source wrote before the WAL position of `mark` are here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_drained(move name, mark jsonb) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, (mark ->> 'lsn')::pg_catalog.pg_lsn);

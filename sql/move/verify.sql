@@ -23,13 +23,13 @@ BEGIN
 END
 $$;
 
--- Compares all rows of these shards with those on the connected node. Each server reads by the snapshot of its transaction, and
--- both read the same table at the same time. Reports its progress at most once a second. Raises an error if a table differs.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_rows(shards integer[], from_node name, connection text) RETURNS void
+-- Compares all rows of a move with those on the connected source. Each server reads by the snapshot of its transaction, and both
+-- read the same table at the same time. Reports its progress at most once a second. Raises an error if a table differs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_rows(moving insta_ids_internal.move, connection text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    tables CONSTANT text[] := insta_ids_internal.tables_of(shards);
+    tables CONSTANT text[] := insta_ids_internal.tables_of(moving.shards);
     relation text;
     ours record;
     rows bigint := 0;
@@ -47,9 +47,8 @@ BEGIN
                 ERRCODE = 'data_corrupted',
                 MESSAGE = format('rows of table %s are not the same on both servers', relation),
                 DETAIL = format('On node "%s" are %s rows that are not here or not the same, and here are %s that are not there.',
-                    from_node, different.there, different.here),
-                HINT = format('The source has all rows. End the move with insta_ids.move_abort(%s, %s, %L), and begin it again.',
-                    shards[1], shards[cardinality(shards)], from_node);
+                    moving.from_node, different.there, different.here),
+                HINT = insta_ids_internal.hint_to_abort(moving);
         END IF;
         rows := rows + ours.rows;
         compared := compared + 1;
@@ -72,14 +71,16 @@ DECLARE
     moving insta_ids_internal.move;
     there pg_catalog.jsonb;
     given_up pg_catalog.jsonb;
-    written pg_catalog.pg_lsn;
+    written pg_catalog.jsonb;
     -- Milliseconds of the steady clock.
     fenced_at pg_catalog.int8;
     failure insta_ids_internal.failure;
 BEGIN
-    -- A call that died may have left its fence.
-    CALL insta_ids_internal.open_again(move, from_node);
     there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
+    -- A call that died may have left its fence.
+    IF there ->> 'step' = 'fenced' THEN
+        CALL insta_ids_internal.open_again(move, from_node);
+    END IF;
     given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer + 1);
     PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
     CALL insta_ids_internal.new_transaction();
@@ -87,8 +88,8 @@ BEGIN
         PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L)', move, lock_timeout));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
-        written := insta_ids_internal.ask_node('SELECT to_jsonb(pg_current_wal_flush_lsn())') #>> '{}';
-        WHILE NOT (insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, written)) LOOP
+        written := insta_ids_internal.ask_node('SELECT jsonb_build_object(''lsn'', pg_current_wal_flush_lsn())');
+        WHILE NOT insta_ids_internal.move_drained(move, written) LOOP
             PERFORM insta_ids_internal.wait_ms(2);
         END LOOP;
         PERFORM insta_ids_internal.take_snapshot('insta_ids_snapshot');
@@ -123,7 +124,7 @@ BEGIN
     RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node,
         insta_ids_internal.steady_ms() - fenced_at;
     BEGIN
-        PERFORM insta_ids_internal.require_same_rows(moving.shards, from_node, 'insta_ids_snapshot');
+        PERFORM insta_ids_internal.require_same_rows(moving, 'insta_ids_snapshot');
     EXCEPTION WHEN query_canceled OR OTHERS THEN
         -- The other server would keep its snapshot, and all rows that it sees.
         PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');

@@ -5,6 +5,8 @@ mod failover;
 mod meanwhile;
 mod pauses;
 
+use postgres::Client;
+use std::thread;
 use std::time::Duration;
 use support::pair::{Move, Pair};
 use support::{Cluster, count, within};
@@ -24,6 +26,22 @@ pub(crate) fn await_lock(cluster: &Cluster, waiting: i64) {
     let mut client = cluster.connect();
     let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
     within(Duration::from_secs(20), || count(&mut client, waits) >= waiting);
+}
+
+/// Holds the fence of shard 2 back, so that the call has done all before it, until `then` has been called.
+pub(crate) fn before_the_fence<T: Send>(
+    pair: &Pair,
+    call: impl FnOnce() -> T + Send,
+    then: impl FnOnce(&mut Client),
+) -> T {
+    let mut holder = pair.a.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
+    thread::scope(|scope| {
+        let calling = scope.spawn(call);
+        await_lock(&pair.a, 1);
+        then(&mut holder);
+        calling.join().unwrap()
+    })
 }
 
 /// That nothing is left of a move, on either server.

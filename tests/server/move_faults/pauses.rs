@@ -1,23 +1,9 @@
 //! Writers are stopped for a time that has an end.
 
-use super::{CALL, INSERT, await_lock, check_ended, steps};
-use postgres::Client;
-use std::thread;
+use super::{CALL, INSERT, await_lock, before_the_fence, check_ended, steps};
 use std::time::{Duration, Instant};
 use support::pair::{Move, Pair};
 use support::{count, refused, texts, within};
-
-/// Holds the fence back, so that all before it is done, until `then` has been called.
-fn before_the_fence(pair: &Pair, call: &str, then: impl FnOnce(&mut Client)) -> Result<(), postgres::Error> {
-    let mut holder = pair.a.connect();
-    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
-    thread::scope(|scope| {
-        let calling = scope.spawn(|| pair.b.connect().batch_execute(call));
-        await_lock(&pair.a, 1);
-        then(&mut holder);
-        calling.join().unwrap()
-    })
-}
 
 /// Rows that do not arrive, or are compared for too long, end the pause. The copy is kept.
 #[test]
@@ -34,13 +20,17 @@ fn writers_wait_no_longer_than_max_pause() {
         let mut blocking = pair.b.connect();
         let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', max_pause => '1 s', verify => 'fenced')";
         let mut fenced = None;
-        let error = before_the_fence(&pair, call, |holder| {
-            blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
-            holder.batch_execute(&format!("{write}; COMMIT")).unwrap();
-            within(Duration::from_secs(20), || a.batch_execute(INSERT).is_err());
-            fenced = Some(Instant::now());
-            within(Duration::from_secs(20), || a.batch_execute(INSERT).is_ok());
-        })
+        let error = before_the_fence(
+            &pair,
+            || pair.b.connect().batch_execute(call),
+            |holder| {
+                blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+                holder.batch_execute(&format!("{write}; COMMIT")).unwrap();
+                within(Duration::from_secs(20), || a.batch_execute(INSERT).is_err());
+                fenced = Some(Instant::now());
+                within(Duration::from_secs(20), || a.batch_execute(INSERT).is_ok());
+            },
+        )
         .unwrap_err();
         let paused = fenced.unwrap().elapsed();
         let error = error.as_db_error().unwrap();
@@ -87,17 +77,23 @@ fn a_worker_that_restarts_before_the_hand_over_is_waited_for() {
     b.batch_execute("SELECT pg_reload_conf()").unwrap();
     let mut blocking = pair.b.connect();
     let call = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s', verify => 'fenced')";
-    before_the_fence(&pair, call, |holder| {
-        blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
-        holder.batch_execute("COMMIT").unwrap();
-        await_lock(&pair.b, 1);
-        b.batch_execute("SELECT pg_terminate_backend(pid) FROM pg_stat_subscription WHERE pid IS NOT NULL")
+    before_the_fence(
+        &pair,
+        || pair.b.connect().batch_execute(call),
+        |holder| {
+            blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+            holder.batch_execute("COMMIT").unwrap();
+            await_lock(&pair.b, 1);
+            b.batch_execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_subscription WHERE pid IS NOT NULL",
+            )
             .unwrap();
-        within(Duration::from_secs(10), || {
-            count(&mut b, "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL") == 0
-        });
-        blocking.batch_execute("COMMIT").unwrap();
-    })
+            within(Duration::from_secs(10), || {
+                count(&mut b, "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL") == 0
+            });
+            blocking.batch_execute("COMMIT").unwrap();
+        },
+    )
     .unwrap();
     check_ended(&pair);
 }

@@ -1,12 +1,13 @@
 //! Rows are compared while writers go on, and a copy that differs is never handed over.
 
-use std::thread;
 use std::time::Duration;
 
 use postgres::Client;
 
 use support::pair::{Move, Pair, STEPS};
-use support::{count, refused, within};
+use support::{Cluster, count, refused, texts, within};
+
+use crate::move_faults::{INSERT, await_lock, before_the_fence, steps};
 
 const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s')";
 
@@ -17,6 +18,20 @@ fn as_applied(client: &mut Client, statement: &str) {
             "SET session_replication_role = replica; {statement}; RESET session_replication_role"
         ))
         .unwrap();
+}
+
+/// Makes the comparison wait, and whatever the subscription applies, until this session commits.
+fn keep_from_reading(pair: &Pair) -> Client {
+    let mut reader = pair.b.connect();
+    reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
+    reader
+}
+
+/// That no session of a server keeps a snapshot.
+fn none_is_held(cluster: &Cluster) {
+    let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+    let mut client = cluster.connect();
+    within(Duration::from_secs(5), || count(&mut client, held) == 0);
 }
 
 /// Each way in which a row can differ is found before the shard leaves, and names the table and how many rows differ.
@@ -36,18 +51,6 @@ fn a_row_that_differs_is_found() {
     ] {
         a.batch_execute(statement).unwrap();
     }
-    // Each call stops at the fence, until a row has been changed on the target.
-    let changed_to = |b: &mut Client, change: &str| {
-        let mut holder = pair.a.connect();
-        holder.batch_execute("BEGIN; LOCK TABLE insta2.facts IN ROW EXCLUSIVE MODE").unwrap();
-        thread::scope(|scope| {
-            let calling = scope.spawn(|| pair.b.connect().batch_execute(CALL));
-            crate::move_faults::await_lock(&pair.a, 1);
-            as_applied(b, &format!("CREATE TABLE copied AS TABLE insta2.facts; {change}"));
-            holder.batch_execute("COMMIT").unwrap();
-            calling.join().unwrap().unwrap_err()
-        })
-    };
     let one = "WHERE f = (SELECT min(f) FROM insta2.facts)";
     for (change, there, here) in [
         (format!("UPDATE insta2.facts SET t = 'strasse' {one}"), 1, 1),
@@ -59,7 +62,11 @@ fn a_row_that_differs_is_found() {
         (format!("INSERT INTO insta2.facts SELECT 2 << 10, n, f, j, t FROM insta2.facts {one}"), 0, 1),
         ("UPDATE insta2.facts SET t = 'STRASSE' WHERE f <= 7".into(), 7, 7),
     ] {
-        let error = changed_to(&mut b, &change);
+        let call = || pair.b.connect().batch_execute(CALL).unwrap_err();
+        let error = before_the_fence(&pair, call, |holder| {
+            as_applied(&mut b, &format!("CREATE TABLE copied AS TABLE insta2.facts; {change}"));
+            holder.batch_execute("COMMIT").unwrap();
+        });
         let error = error.as_db_error().unwrap_or_else(|| panic!("{change}: {error:?}"));
         assert_eq!(
             error.message(),
@@ -71,10 +78,9 @@ fn a_row_that_differs_is_found() {
         );
         assert_eq!(error.detail(), Some(detail.as_str()), "{change}");
         // Writers were not stopped for longer than the fence, and no snapshot is kept on either server.
-        a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
-        let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
-        within(Duration::from_secs(5), || count(&mut a, held) == 0);
-        assert_eq!(count(&mut b, held), 0);
+        a.batch_execute(INSERT).unwrap();
+        none_is_held(&pair.a);
+        none_is_held(&pair.b);
         as_applied(&mut b, "TRUNCATE insta2.facts; INSERT INTO insta2.facts TABLE copied; DROP TABLE copied");
     }
     b.batch_execute(CALL).unwrap();
@@ -92,30 +98,27 @@ fn writers_go_on_while_rows_are_compared() {
     let mut a = pair.a.connect();
     let insert = "INSERT INTO insta2.photos SELECT FROM generate_series(1, 10)";
     a.batch_execute(insert).unwrap();
-    let mut holder = pair.a.connect();
-    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
-    let mut reader = pair.b.connect();
-    thread::scope(|scope| {
-        let calling = scope.spawn(|| pair.b.connect().batch_execute(CALL));
-        crate::move_faults::await_lock(&pair.a, 1);
-        // The comparison waits for this lock. So does the subscription, with the first row after the fence.
-        reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
-        holder.batch_execute("COMMIT").unwrap();
-        crate::move_faults::await_lock(&pair.b, 1);
-        for _ in 0..20 {
-            within(Duration::from_secs(5), || a.batch_execute(insert).is_ok());
-        }
-        a.batch_execute(
-            "UPDATE insta2.photos SET caption = 'late'; DELETE FROM insta2.photos WHERE id % 7 = 0",
-        )
-        .unwrap();
-        reader.batch_execute("COMMIT").unwrap();
-        calling.join().unwrap().unwrap();
-    });
+    before_the_fence(
+        &pair,
+        || pair.b.connect().batch_execute(CALL).unwrap(),
+        |holder| {
+            let mut reader = keep_from_reading(&pair);
+            holder.batch_execute("COMMIT").unwrap();
+            await_lock(&pair.b, 1);
+            for _ in 0..20 {
+                within(Duration::from_secs(5), || a.batch_execute(insert).is_ok());
+            }
+            a.batch_execute(
+                "UPDATE insta2.photos SET caption = 'late'; DELETE FROM insta2.photos WHERE id % 7 = 0",
+            )
+            .unwrap();
+            reader.batch_execute("COMMIT").unwrap();
+        },
+    );
     let all = "SELECT md5(string_agg(p::text, ' ' ORDER BY p.id)) FROM";
     assert_eq!(
-        support::texts(&mut pair.b.connect(), &format!("{all} insta2.photos p")),
-        support::texts(&mut a, &format!("{all} insta2__moved.photos p"))
+        texts(&mut pair.b.connect(), &format!("{all} insta2.photos p")),
+        texts(&mut a, &format!("{all} insta2__moved.photos p"))
     );
     assert_eq!(refused(&mut a, "INSERT INTO insta2__moved.photos DEFAULT VALUES").code(), super::FENCED);
 }
@@ -128,24 +131,23 @@ fn a_comparison_is_cancelled() {
         return;
     }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
-    let mut holder = pair.a.connect();
-    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
-    let mut reader = pair.b.connect();
-    thread::scope(|scope| {
-        let mut caller = pair.b.connect();
-        let cancel = caller.cancel_token();
-        let calling = scope.spawn(move || refused(&mut caller, CALL));
-        crate::move_faults::await_lock(&pair.a, 1);
-        reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
-        holder.batch_execute("COMMIT").unwrap();
-        crate::move_faults::await_lock(&pair.b, 1);
-        cancel.cancel_query(postgres::NoTls).unwrap();
-        assert_eq!(calling.join().unwrap().code().code(), "57014");
-        reader.batch_execute("COMMIT").unwrap();
-    });
-    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
-    let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
-    within(Duration::from_secs(5), || count(&mut a, held) == 0);
+    let mut caller = pair.b.connect();
+    let cancel = caller.cancel_token();
+    let mut reader = None;
+    let error = before_the_fence(
+        &pair,
+        || refused(&mut caller, CALL),
+        |holder| {
+            reader = Some(keep_from_reading(&pair));
+            holder.batch_execute("COMMIT").unwrap();
+            await_lock(&pair.b, 1);
+            cancel.cancel_query(postgres::NoTls).unwrap();
+        },
+    );
+    assert_eq!(error.code().code(), "57014");
+    reader.unwrap().batch_execute("COMMIT").unwrap();
+    a.batch_execute(INSERT).unwrap();
+    none_is_held(&pair.a);
     b.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
 }
@@ -158,26 +160,24 @@ fn a_fence_that_another_session_opened_proves_nothing() {
         return;
     }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
-    let mut holder = pair.a.connect();
-    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
-    let mut reader = pair.b.connect();
-    thread::scope(|scope| {
-        let calling = scope.spawn(|| refused(&mut pair.b.connect(), CALL));
-        crate::move_faults::await_lock(&pair.a, 1);
-        // The row does not arrive.
-        reader.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
-        holder.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES; COMMIT").unwrap();
-        let fenced = "SELECT count(*) FROM insta_ids_internal.move WHERE step = 'fenced'";
-        within(Duration::from_secs(20), || count(&mut a, fenced) == 1);
-        let given_up = "SELECT insta_ids_internal.give_up_fence('insta_ids_2_2', 1)::text";
-        let given_up = support::texts(&mut b, given_up).remove(0);
-        a.batch_execute(&format!("SELECT insta_ids_internal.open_fence('insta_ids_2_2', '{given_up}')"))
-            .unwrap();
-        a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
-        reader.batch_execute("COMMIT").unwrap();
-        let error = calling.join().unwrap();
-        assert_eq!(error.message(), "another session has opened the fence of move \"insta_ids_2_2\"");
-    });
+    let error = before_the_fence(
+        &pair,
+        || refused(&mut pair.b.connect(), CALL),
+        |holder| {
+            // The row does not arrive.
+            let mut reader = keep_from_reading(&pair);
+            holder.batch_execute(&format!("{INSERT}; COMMIT")).unwrap();
+            let fenced = "SELECT count(*) FROM insta_ids_internal.move WHERE step = 'fenced'";
+            within(Duration::from_secs(20), || count(&mut a, fenced) == 1);
+            let given_up = "SELECT insta_ids_internal.give_up_fence('insta_ids_2_2', 1)::text";
+            let given_up = texts(&mut b, given_up).remove(0);
+            a.batch_execute(&format!("SELECT insta_ids_internal.open_fence('insta_ids_2_2', '{given_up}')"))
+                .unwrap();
+            a.batch_execute(INSERT).unwrap();
+            reader.batch_execute("COMMIT").unwrap();
+        },
+    );
+    assert_eq!(error.message(), "another session has opened the fence of move \"insta_ids_2_2\"");
     b.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 2);
 }
@@ -190,12 +190,9 @@ fn a_fence_that_was_left_is_opened_before_rows_are_compared() {
         return;
     }
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
-    assert_eq!(
-        refused(&mut pair.a.connect(), "INSERT INTO insta2.photos DEFAULT VALUES").code(),
-        super::FENCED
-    );
+    steps(&mut moving, &STEPS[..6]);
+    assert_eq!(refused(&mut pair.a.connect(), INSERT).code(), super::FENCED);
     let mut b = pair.b.connect();
     b.batch_execute(CALL).unwrap();
-    b.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    b.batch_execute(INSERT).unwrap();
 }
