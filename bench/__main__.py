@@ -10,7 +10,7 @@ import plots
 from adoption import adoption
 from engines import plproxy, writers
 from minting import calls, growth, latency, sessions
-from moves import moves
+from moves import moves, pauses
 from reading import decoding, ranges
 from rows import caches, copies, inserts
 from server import about, connect, value
@@ -34,10 +34,11 @@ PARTS = [
     plproxy,
     writers,
     all_shards,
+    pauses,
 ]
 
-# Takes minutes by itself, so it runs only if it is named.
-NAMED_ONLY = [all_shards]
+# These take minutes to an hour, so they run only if they are named.
+NAMED_ONLY = [all_shards, pauses]
 
 
 class Bench:

@@ -148,6 +148,47 @@ def moved(source, target, first, rows, verify):
     return copied - times["prepared"], times["handed over"] - times["fenced"], writers
 
 
+def join(*nodes):
+    """Creates the extension on servers, and a map on which all shards are on the first."""
+    with nodes[0].connect() as session:
+        session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
+        session.execute("SELECT insta_ids.init(100)")
+        session.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
+        for node in nodes:
+            session.execute("SELECT insta_ids.add_node(%s::text, %s)", [node.name, node.dsn])
+        session.execute("SELECT insta_ids.assign(0, 99, %s::text)", [nodes[0].name])
+        shard_map = value(session, "SELECT insta_ids.shard_map()::text")
+    for node in nodes[1:]:
+        with node.connect() as session:
+            session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
+            session.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
+
+
+def pauses(bench):
+    """Moves of four shards from one server to the other and back again, thirty times for each number of rows."""
+    stopped = Table("pauses", f"The longest that a writer got no row in a move, {WRITERS} writers", "ms")
+    for rows in bench.size((10_000, 1_000_000, 10_000_000), (10_000,)):
+        source, target = Node("a"), Node("b")
+        try:
+            join(source, target)
+            with source.connect() as session:
+                session.execute(f"CALL insta_ids.create_shards(0, {SHARDS - 1})")
+                for n in range(SHARDS):
+                    session.execute(FILL.format(f"insta{n}", rows // SHARDS))
+            for _ in bench.rounds(30, 4):
+                with Writers([source, target], "insta0") as writers, target.connect() as session:
+                    session.execute(f"CALL insta_ids.move_shards(0, {SHARDS - 1}, '{source.name}')")
+                stopped.add(f"{rows:,} rows", writers.longest * 1000)
+                print(f"{rows:,} rows: {writers.longest * 1000:.0f} ms", flush=True)
+                with source.connect() as session:
+                    session.execute("SELECT insta_ids.drop_shard(s) FROM generate_series(0, %s) s", [SHARDS - 1])
+                source, target = target, source
+        finally:
+            for node in (source, target):
+                node.script("remove")
+    bench.show(stopped)
+
+
 def moves(bench):
     """300,000 rows in four shards."""
     rows = bench.size(300_000, 20_000)
@@ -157,16 +198,7 @@ def moves(bench):
     for behind_s in bench.size((0.2, 300), (300,)):
         source, target = Node("a"), Node("b", behind_s)
         try:
-            with source.connect() as session, target.connect() as other:
-                session.execute("CREATE EXTENSION insta_ids")
-                session.execute("SELECT insta_ids.init(100)")
-                session.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
-                for node in (source, target):
-                    session.execute("SELECT insta_ids.add_node(%s::text, %s)", [node.name, node.dsn])
-                session.execute("SELECT insta_ids.assign(0, 99, 'a')")
-                shard_map = value(session, "SELECT insta_ids.shard_map()::text")
-                other.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
-                other.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
+            join(source, target)
             for n in bench.rounds(3, 1):
                 copied.add("plain logical replication", plain(source, target, f"plain{n}", rows))
                 for place, verify in enumerate(("snapshot", "fenced", "none")):

@@ -12,6 +12,7 @@ COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_at_start IS
 
 CREATE CONSTRAINT TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids_internal.map
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.notify_map();
+ALTER TABLE insta_ids_internal.map ENABLE ALWAYS TRIGGER tell;
 
 -- Takes the first lease. It ends later than the time of every id of other databases of this server. The same holds for ids that
 -- this database had before the extension was dropped.

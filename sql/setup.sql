@@ -62,6 +62,10 @@ CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON ins
 -- All triggers that check roles also fire in sessions that apply changes of another server.
 ALTER TABLE insta_ids_internal.shard ENABLE ALWAYS TRIGGER require_owner;
 
+-- Returns the name that a shard's schema gets when the shard moves away.
+CREATE OR REPLACE FUNCTION insta_ids_internal.departed_schema(shard integer, prefix text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'departed_schema_wrapper';
+
 -- The shards of this database, and their schemas. oid is NULL if the schema is missing.
 CREATE OR REPLACE VIEW insta_ids_internal.shard_schema AS
 SELECT s.shard, p.schema, n.oid
@@ -190,10 +194,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION insta_ids.schema_of(integer) IS 'schema of a shard';
-
--- Returns the name that a shard's schema gets when the shard moves away.
-CREATE OR REPLACE FUNCTION insta_ids_internal.departed_schema(shard integer, prefix text) RETURNS text
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'departed_schema_wrapper';
 
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.move
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_shard_owner();

@@ -94,7 +94,8 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.map', '');
 -- The table has no primary key. With a publication of all tables, PostgreSQL would refuse to update it without this setting.
 ALTER TABLE insta_ids_internal.map REPLICA IDENTITY FULL;
 
--- Open moves. On the source, the step is offered, then fenced. On the target, it is prepared, then copying, then handed over.
+-- Open moves. On the source, the step is offered, then fenced, then released. On the target, it is prepared, then copying, then
+-- handed over.
 CREATE TABLE insta_ids_internal.move (
     -- The publication and the subscription have the same name.
     name name PRIMARY KEY CHECK (name = concat('insta_ids_', first, '_', last)),
@@ -110,15 +111,26 @@ CREATE TABLE insta_ids_internal.move (
     -- On the source: how often the move was fenced. On the target: a hand-over by this or an earlier fence is refused.
     fences integer NOT NULL DEFAULT 0,
     bytes bigint NOT NULL,
-    step text NOT NULL CHECK (step IN ('offered', 'fenced', 'prepared', 'copying', 'handed over')),
+    step text NOT NULL CHECK (step IN ('offered', 'fenced', 'released', 'prepared', 'copying', 'handed over')),
     -- On the source: the tables and sequences of the shards when the move began.
     relations oid[],
     -- On the source: the transaction that fenced the shards.
     fenced_by xid8,
+    -- On the source: whether it was promoted since the offer and before the fence, and may have taken writes meanwhile.
+    was_promoted boolean NOT NULL DEFAULT false,
     -- On the source: the standbys that were connected when the shards were fenced.
     standbys text[],
+    -- On the source: how many tables were compared since the last fence.
+    tables_compared integer,
+    -- On the target: the privileges on the schemas that are given back at the hand-over. See hold_privileges.
+    privileges jsonb,
     -- On the source: what the target needs for the hand-over. See move_mark.
     mark jsonb,
+    -- On the target: with what arguments a background worker goes on with the move. See go_on_in_background.
+    driver jsonb,
+    -- On the target: how often the worker has failed, and with what error it did last.
+    failed_attempts integer NOT NULL DEFAULT 0,
+    last_error text,
     started_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     step_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
@@ -154,8 +166,12 @@ CREATE TABLE insta_ids_internal.fence (
     -- The node to which the shard moves. NULL if the shard does not move.
     to_node name,
     since timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    -- The timeline of the server at the offer. NULL if the shard was not offered.
-    timeline integer
+    -- The server, timeline and database in which this row was written: see timeline(). NULL if the shard does not move.
+    timeline name,
+    -- By the steady clock, in milliseconds: when the shard was closed, and when it opens by itself. NULL if it does not. A time
+    -- that is not between the two is later, or the machine was restarted.
+    closed_ms bigint,
+    opens_ms bigint
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.fence', '');
 

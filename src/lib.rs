@@ -66,12 +66,15 @@ sql_files! {
     "move_moves" "../sql/move/moves.sql"
     "move_offer" "../sql/move/offer.sql"
     "move_fence" "../sql/move/fence.sql"
+    "move_end" "../sql/move/end.sql"
     "move_prepare" "../sql/move/prepare.sql"
     "move_copy" "../sql/move/copy.sql"
     "move_hand_over" "../sql/move/hand_over.sql"
     "move_verify" "../sql/move/verify.sql"
     "node" "../sql/node.sql"
     "move_drive" "../sql/move/drive.sql"
+    "move_background" "../sql/move/background.sql"
+    "move_check" "../sql/move/check.sql"
     "engines" "../sql/engines.sql"
     "provisioning" "../sql/provisioning.sql"
     "created" "../sql/created.sql"
@@ -85,6 +88,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::errors::hide_backtraces();
     pg::settings::define();
     pg::shared::prepare();
+    pg::driver::resume_with_the_server();
 }
 
 #[cfg(any(test, feature = "pg_test"))]

@@ -11,6 +11,7 @@ use crate::id::{
 };
 use crate::mint::MintError;
 use crate::pg::catalog::Altered;
+use crate::pg::fence::Refused;
 use crate::pg::function::NotCalled;
 use crate::pg::lease::NoLease;
 use crate::pg::locks::NotLocked;
@@ -253,6 +254,7 @@ impl From<NotMinted> for ErrorReport {
         let code = PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         match why {
             NotMinted::NotHere(not_here) => not_here.into(),
+            NotMinted::Refused(refused) => refused.into(),
             NotMinted::SlotNotTaken { slot: Some(slot), taken } => {
                 let taken = taken.map_or_else(|| "an invalid one".into(), |taken| taken.to_string());
                 report(code, format!("writer slot {slot} has not been taken in this database"))
@@ -265,6 +267,20 @@ impl From<NotMinted> for ErrorReport {
             }
             NotMinted::SlotNotTaken { slot: None, .. } => InvalidWriterSlot.into(),
             NotMinted::Altered(altered) => altered.into(),
+        }
+    }
+}
+
+impl From<Refused> for ErrorReport {
+    fn from(why: Refused) -> Self {
+        match why {
+            Refused::NotHere(not_here) => not_here.into(),
+            Refused::Altered(altered) => altered.into(),
+            Refused::Unavailable(unavailable) => unavailable.into(),
+            Refused::NoShard => report(
+                PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+                "only the trigger of a fence can call this function",
+            ),
         }
     }
 }

@@ -43,10 +43,10 @@ BEGIN
     JOIN insta_ids_internal.shard_relation r ON r.shard = f.shard AND r.kind IN ('r', 'p')
     WHERE f.is_closed
         AND EXISTS (
-            -- close_shards() leaves the triggers in these states.
+            -- close_shards() makes these triggers.
             SELECT FROM (VALUES
                 ('insta_ids_fence', true, CASE WHEN f.to_node = here THEN 'O' ELSE 'A' END),
-                ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'A')
+                ('insta_ids_fence_rows', r.kind = 'r' AND f.to_node IS DISTINCT FROM here, 'R')
             ) n (name, is_needed, enabled)
             WHERE n.is_needed AND NOT EXISTS (
                 SELECT FROM pg_trigger t

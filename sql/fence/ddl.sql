@@ -12,6 +12,7 @@ DECLARE
     shards integer[];
     schemas text[];
     altered record;
+    publication name;
 BEGIN
     -- Functions name those of the extension with the schema.
     IF TG_TAG = 'ALTER SCHEMA' AND to_regnamespace('insta_ids') IS NULL THEN
@@ -54,7 +55,7 @@ BEGIN
         LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
         -- A table that was moved to another schema still has its trigger.
         LEFT JOIN pg_trigger g
-            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence' AND g.tgenabled <> 'D'
+            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence'
         JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
             OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
             OR encode(g.tgargs, 'escape') = f.shard || $end$\000$end$
@@ -70,7 +71,35 @@ BEGIN
                 WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
                     THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
                 ELSE 'Try again when it has moved: see insta_ids.moves.' END;
-    ELSIF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
+    END IF;
+    -- The publication of a move says which rows reach the target.
+    IF TG_EVENT = 'sql_drop' THEN
+        SELECT m.name INTO publication
+        FROM pg_event_trigger_dropped_objects() d
+        JOIN insta_ids_internal.move m
+            ON m.name = CASE d.object_type WHEN 'publication' THEN d.object_name ELSE d.address_args[1] END
+        WHERE d.object_type IN ('publication', 'publication relation', 'publication namespace') LIMIT 1;
+    ELSE
+        SELECT m.name INTO publication
+        FROM pg_event_trigger_ddl_commands() c
+        LEFT JOIN pg_publication_rel r ON c.classid = 'pg_publication_rel'::regclass AND r.oid = c.objid
+        LEFT JOIN pg_publication_namespace n ON c.classid = 'pg_publication_namespace'::regclass AND n.oid = c.objid
+        JOIN pg_publication p ON p.oid
+            = coalesce(r.prpubid, n.pnpubid, CASE c.classid WHEN 'pg_publication'::regclass THEN c.objid END)
+        JOIN insta_ids_internal.move m ON m.name = p.pubname
+            -- It has another name now.
+            OR c.object_type = 'publication' AND m.step IN ('offered', 'fenced', 'released')
+                AND NOT EXISTS (SELECT FROM pg_publication s WHERE s.pubname = m.name)
+        LIMIT 1;
+    END IF;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('publication "%s" is of a move, and cannot be altered', publication),
+            DETAIL = 'Rows would not reach the other server.',
+            HINT = 'Try again when its shards have moved: see insta_ids.moves.';
+    END IF;
+    IF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
         PERFORM insta_ids_internal.require_no_outside_children(shards);
     END IF;
 END

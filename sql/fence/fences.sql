@@ -11,16 +11,12 @@ END
 $$;
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.fence
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.forget_map_on_change();
+ALTER TABLE insta_ids_internal.fence ENABLE ALWAYS TRIGGER changed;
 
--- Raises an error for each write to a closed table. On the target of a move, the subscription does not fire this trigger.
-CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_write() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.refuse_shard(TG_ARGV[0]::integer, is_fenced => true);
-    RETURN NULL;
-END
-$$;
+-- The trigger of a fence. While the shard is closed, it makes each writer wait for `insta_ids.fence_wait`, and then raises an
+-- error. It passes writers when the shard is open again, because disabling it would wait for all of them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.guard_write() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'guard_write_wrapper';
 
 -- Locks tables in `mode`, and sequences, until the transaction ends. It waits until no session uses them, at most
 -- `lock_timeout`. It waits in short attempts, so another session waits at most 100 ms for it, and never gets a deadlock error
@@ -123,6 +119,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(shards integer[], to_
 AS $$
 DECLARE
     next insta_ids_internal.shard_relation;
+    -- On the target of a move, the triggers must not fire for the subscription. Elsewhere, they also stop subscriptions, for
+    -- which PostgreSQL fires only triggers for rows.
+    is_target CONSTANT boolean := coalesce(to_node = insta_ids.this_node(), false);
 BEGIN
     PERFORM insta_ids_internal.require_no_outside_children(shards), insta_ids_internal.commit_durably();
     PERFORM insta_ids_internal.lock_relations(
@@ -141,49 +140,54 @@ BEGIN
     FOR next IN
         SELECT * FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
-        IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence') THEN
-            EXECUTE format('CREATE TRIGGER insta_ids_fence BEFORE INSERT OR UPDATE OR DELETE%s ON %s'
-                || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_write(%s)',
+        PERFORM insta_ids_internal.make_trigger(next, 'insta_ids_fence', CASE WHEN is_target THEN 'ORIGIN' ELSE 'ALWAYS' END,
+            format('BEFORE INSERT OR DELETE OR UPDATE%s ON %s FOR EACH STATEMENT',
                 -- Before PostgreSQL 16, foreign tables cannot have triggers for TRUNCATE.
                 CASE WHEN next.kind <> 'f' OR current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
-                next.relation, next.shard);
-        END IF;
-        -- On the target of a move, this trigger must not fire for the subscription. Elsewhere, it also stops subscriptions.
-        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER insta_ids_fence', next.relation,
-            CASE WHEN to_node = insta_ids.this_node() THEN '' ELSE 'ALWAYS' END);
-        -- A subscription fires only row triggers.
-        IF next.kind <> 'p' AND to_node IS DISTINCT FROM insta_ids.this_node() THEN
-            IF NOT EXISTS (
-                SELECT FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = 'insta_ids_fence_rows')
-            THEN
-                EXECUTE format('CREATE TRIGGER insta_ids_fence_rows BEFORE INSERT OR UPDATE OR DELETE ON %s'
-                    || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_write(%s)', next.relation, next.shard);
-            END IF;
-            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_fence_rows', next.relation);
+                next.relation));
+        IF next.kind <> 'p' AND NOT is_target THEN
+            -- COPY would be slower with a trigger before each row, even one that does not fire.
+            PERFORM insta_ids_internal.make_trigger(next, 'insta_ids_fence_rows', 'REPLICA',
+                format('AFTER INSERT OR DELETE OR UPDATE ON %s FOR EACH ROW', next.relation));
         END IF;
     END LOOP;
-    INSERT INTO insta_ids_internal.fence (shard, is_closed, to_node) SELECT s, true, to_node FROM unnest(shards) s;
+    INSERT INTO insta_ids_internal.fence (shard, is_closed, to_node, timeline)
+    SELECT s, true, to_node, CASE WHEN to_node IS NOT NULL THEN insta_ids_internal.timeline() END FROM unnest(shards) s;
 END
 $$;
 
--- Opens shards to writers again. The triggers stay, disabled, because dropping them would wait for all readers of the tables.
-CREATE OR REPLACE FUNCTION insta_ids_internal.open_shards(shards integer[]) RETURNS void
+-- Gives a table of a shard a trigger that calls guard_write(), in place of any other one of this name. `fires` is ORIGIN, ALWAYS
+-- or REPLICA. `events` is what the trigger fires for, as pg_get_triggerdef() says it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_trigger(next insta_ids_internal.shard_relation, name name, fires text, events text)
+    RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    next record;
+    wanted CONSTANT text := format('CREATE TRIGGER %I %s EXECUTE FUNCTION insta_ids_internal.guard_write(''%s'')',
+        name, events, next.shard);
+    existing record;
 BEGIN
-    DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
-    FOR next IN
-        SELECT r.relation, t.tgname FROM insta_ids_internal.shard_relation r
-        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
-            AND t.tgenabled <> 'D'
-        WHERE r.shard = ANY (shards) ORDER BY r.relation
-    LOOP
-        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.tgname);
-    END LOOP;
+    SELECT t.tgenabled AS enabled, pg_get_triggerdef(t.oid) AS definition INTO existing
+    FROM pg_trigger t WHERE t.tgrelid = next.relation AND t.tgname = name;
+    IF existing.definition <> wanted THEN
+        EXECUTE format('DROP TRIGGER %I ON %s', name, next.relation);
+    END IF;
+    IF existing.definition IS DISTINCT FROM wanted THEN
+        EXECUTE wanted;
+        existing.enabled := 'O';
+    END IF;
+    IF existing.enabled <> left(fires, 1) THEN
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER %I', next.relation, nullif(fires, 'ORIGIN'), name);
+    END IF;
 END
 $$;
+
+-- Opens shards to writers again. It locks no table, because writers that wait for the fence have locked them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.open_shards(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
+END;
 
 -- Locks the rows of shards until the transaction ends, so that no other session alters, drops or moves them. Raises an error
 -- unless all of them are here.
@@ -235,3 +239,4 @@ COMMENT ON FUNCTION insta_ids.unfence(integer) IS 'opens a shard again';
 -- Sessions read the writer slot together with the fences.
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.writer
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.forget_map_on_change();
+ALTER TABLE insta_ids_internal.writer ENABLE ALWAYS TRIGGER changed;

@@ -12,8 +12,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.forget_map() RETURNS void
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_shard(shard integer, is_fenced boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_shard_wrapper';
 
--- Returns the timeline that this server writes, or NULL on a standby. A promotion begins a new timeline.
-CREATE OR REPLACE FUNCTION insta_ids_internal.timeline() RETURNS integer
+-- Returns the system identifier and the timeline of this server, and the OID of this database, as 7312345678901234567/1/5, or
+-- NULL on a standby. A promotion begins a new timeline, and a dump is restored into another database.
+CREATE OR REPLACE FUNCTION insta_ids_internal.timeline() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'timeline_wrapper';
 
 -- Returns the name of this server's node. Raises an error if it has none.
@@ -53,8 +54,10 @@ END
 $$;
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.node
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
+ALTER TABLE insta_ids_internal.node ENABLE ALWAYS TRIGGER changed;
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.assignment
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
+ALTER TABLE insta_ids_internal.assignment ENABLE ALWAYS TRIGGER changed;
 
 -- Notifies listeners of the version that the transaction leaves. Equal notifications of a transaction arrive only once. The
 -- function runs with the rights of its owner, because the role may have changed before the commit.

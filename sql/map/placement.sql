@@ -53,6 +53,16 @@ BEGIN
 END
 $$;
 
+-- Keeps other sessions from changing the map until the transaction ends. It waits for one that has changed it, but not for one
+-- that has locked the table of assignments and waits itself. A session that also locks a move locks the move first.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hold_map() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM insta_ids_internal.map FOR SHARE;
+END
+$$;
+
 -- Replaces all assignments of the map by these. Raises an error if a shard that is open to writers here would leave this node.
 -- The same holds if a departed shard would return, or if a moving shard would go to a third node.
 CREATE OR REPLACE FUNCTION insta_ids_internal.set_assignments(firsts integer[], lasts integer[], nodes name[]) RETURNS void
@@ -63,6 +73,8 @@ DECLARE
     taken record;
     left_here insta_ids_internal.departed_shard;
 BEGIN
+    -- A fence that hold_map() protects is opened before or after, not meanwhile.
+    PERFORM FROM insta_ids_internal.map FOR UPDATE;
     SELECT d.* INTO left_here
     FROM insta_ids_internal.departed_shard d
     JOIN unnest(firsts, lasts, nodes) a (first, last, node) ON d.shard BETWEEN a.first AND a.last AND a.node = here

@@ -112,6 +112,7 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
     LANGUAGE plpgsql
 AS $$
 BEGIN
+    PERFORM insta_ids_internal.require_not_promoted(m) FROM insta_ids_internal.move m WHERE m.name = move;
     PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
     PERFORM insta_ids_internal.move_subscribe(move);
     CALL insta_ids_internal.new_transaction();

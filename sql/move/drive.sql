@@ -1,8 +1,9 @@
 -- Drives a move, on the target: the steps of both servers, in their order.
 
 CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
-        first integer, last integer, from_node name, verify text DEFAULT 'snapshot', lock_timeout text DEFAULT '2s',
-        max_lag bigint DEFAULT 1048576, max_pause interval DEFAULT '10 s', await_standbys boolean DEFAULT true)
+        first integer, last integer, from_node name, verify text DEFAULT 'snapshot', lock_timeout text DEFAULT '10s',
+        max_lag bigint DEFAULT 1048576, max_pause interval DEFAULT '10 s', await_standbys boolean DEFAULT true,
+        background boolean DEFAULT false)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -11,9 +12,10 @@ DECLARE
     here pg_catalog.name;
     moving insta_ids_internal.move;
     there pg_catalog.jsonb;
+    is_released pg_catalog.bool;
 BEGIN
     CALL insta_ids_internal.new_transaction();
-    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys) > 0 THEN
+    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
     ELSIF verify NOT IN ('snapshot', 'fenced', 'none') THEN
         RAISE EXCEPTION USING
@@ -48,36 +50,48 @@ BEGIN
                 MESSAGE = format('move of shards from %s to %s has ended on node "%s"', first, last, from_node),
                 HINT = format('End it here, too: CALL insta_ids.move_abort(%s, %s, %L).', first, last, from_node);
         ELSIF moving.id IS NULL THEN
-            CALL insta_ids_internal.begin_move(move, first, last, path);
+            CALL insta_ids_internal.begin_move(move, first, last, path, lock_timeout);
+        END IF;
+        IF background THEN
+            CALL insta_ids_internal.go_on_in_background(move, jsonb_build_object('verify', verify, 'lock_timeout', lock_timeout,
+                'max_lag', max_lag, 'max_pause', max_pause, 'await_standbys', await_standbys));
+            PERFORM insta_ids_internal.disconnect_node(), set_config('search_path', path, true);
+            RETURN;
         END IF;
         CALL insta_ids_internal.begin_copy(move);
         CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
-        IF verify = 'snapshot' THEN
-            CALL insta_ids_internal.verify_snapshots(move, from_node, lock_timeout, max_pause);
+        -- Before the source released the shards, all rows were compared, and writers wait now.
+        is_released := coalesce(there ->> 'step' = 'released', false);
+        IF NOT is_released THEN
+            IF verify = 'snapshot' THEN
+                CALL insta_ids_internal.verify_snapshots(move, from_node, lock_timeout, max_pause);
+            END IF;
+            CALL insta_ids_internal.prepare_hand_over(move, from_node);
+            CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
         END IF;
-        CALL insta_ids_internal.prepare_hand_over(move, from_node);
-        CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
-        CALL insta_ids_internal.hand_over(move, from_node, verify = 'fenced', lock_timeout, max_pause, await_standbys);
+        CALL insta_ids_internal.hand_over(
+            move, from_node, verify = 'fenced' AND NOT is_released, lock_timeout, max_pause, await_standbys);
         there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
     END IF;
-    CALL insta_ids_internal.finish_move(move, from_node, there, verify, lock_timeout);
+    CALL insta_ids_internal.finish_move(move, from_node, there, verify, lock_timeout, await_standbys);
     PERFORM insta_ids_internal.disconnect_node(), set_config('search_path', path, true);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean) IS
+COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean, boolean) IS
     'brings a range of shards here from another node, or goes on with that';
 
 -- The first step of a move: the source offers the shards, and this server creates them, empty and closed. `path` is the
 -- search_path of their migrations. If this server cannot create them, it withdraws a new offer.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(move name, first integer, last integer, path text)
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(
+        move name, first integer, last integer, path text, lock_timeout text)
     LANGUAGE plpgsql
 AS $$
 DECLARE
     offer pg_catalog.jsonb;
 BEGIN
     PERFORM insta_ids_internal.require_absent(first, last);
-    offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L)', first, last,
-        insta_ids_internal.require_own_node()));
+    offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L, %L)', first, last,
+        insta_ids_internal.require_own_node(), lock_timeout));
     BEGIN
         PERFORM insta_ids_internal.prepare_shards(offer, path);
     EXCEPTION WHEN OTHERS THEN
@@ -93,9 +107,16 @@ BEGIN
 END
 $$;
 
--- The last step but one, in which writers wait: the source fences the shards, and this server takes them over when it has all
--- rows. With `verify`, it first compares them. If the step fails or is cancelled, the source opens the shards again. `max_pause`
--- limits the time from the fence on.
+-- Takes the lock that a hand-over needs, before the source is fenced: no writer waits for it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.lock_assignments(lock_timeout text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+    RETURN insta_ids_internal.lock_relations(
+        '{insta_ids_internal.assignment}', 'SHARE ROW EXCLUSIVE', '{}', 'the map', lock_timeout);
+
+-- The last step but one, in which writers wait: the source fences the shards. When this server has all rows, the source releases
+-- the shards, and this server takes them over. With `verify`, it first compares the rows. If the step fails or is cancelled, the
+-- source opens the shards again. `max_pause` limits the time from the fence on. Until the source has released the shards, it
+-- opens them by itself when that time is over.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.hand_over(
         move name, from_node name, verify boolean, lock_timeout text, max_pause interval, await_standbys boolean)
     LANGUAGE plpgsql
@@ -103,6 +124,7 @@ AS $$
 DECLARE
     moving insta_ids_internal.move;
     mark pg_catalog.jsonb;
+    released pg_catalog.jsonb;
     is_drained pg_catalog.bool := false;
     is_verified pg_catalog.bool := NOT verify;
     is_handed_over pg_catalog.bool := false;
@@ -111,7 +133,8 @@ DECLARE
     failure insta_ids_internal.failure;
 BEGIN
     BEGIN
-        PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L)', move, lock_timeout));
+        PERFORM insta_ids_internal.lock_assignments(lock_timeout);
+        PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
         -- The source must give up earlier than this session, which cannot be cancelled while dblink waits for an answer.
@@ -129,8 +152,12 @@ BEGIN
                 PERFORM insta_ids_internal.require_same_rows(moving, 'insta_ids');
                 is_verified := true;
             END IF;
+            IF released IS NULL THEN
+                released := insta_ids_internal.ask_node(
+                    format('SELECT insta_ids_internal.move_release(%L, %s)', move, mark ->> 'fence'));
+            END IF;
             BEGIN
-                PERFORM insta_ids_internal.move_hand_over(move, mark);
+                PERFORM insta_ids_internal.move_hand_over(move, released);
                 is_handed_over := true;
             EXCEPTION WHEN object_not_in_prerequisite_state THEN
                 -- After a restart of its worker, the subscription's position is unknown for a moment.
@@ -191,7 +218,7 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         there := '{"step": "unknown"}';
     END;
-    IF there ->> 'step' = 'fenced' THEN
+    IF there ->> 'step' IN ('fenced', 'released') THEN
         given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer);
         -- After this commit, this fence cannot lead to a hand-over.
         CALL insta_ids_internal.new_transaction();
@@ -202,7 +229,7 @@ BEGIN
         EXCEPTION WHEN OTHERS THEN NULL;
         END;
     END IF;
-    IF there ->> 'step' IN ('fenced', 'unknown') THEN
+    IF there ->> 'step' IN ('fenced', 'released', 'unknown') THEN
         RAISE WARNING USING
             MESSAGE = format('shards of move "%s" may still be fenced on node "%s"', move, from_node),
             HINT = 'Call insta_ids.move_shards() again, or insta_ids.move_abort().';
@@ -211,14 +238,20 @@ END
 $$;
 
 -- Ends a move on both servers after the hand-over. `there` is its state on the source. A promotion may have lost the source's
--- fence. Then the source is fenced first, and unless `verify` is none, all its rows must be here, too.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.finish_move(move name, from_node name, there jsonb, verify text, lock_timeout text)
+-- fence. Then the source is fenced first, and unless `verify` is none, all its rows must be here, too. With `await_standbys`,
+-- the source keeps the move until the standbys of this server have the hand-over: after a promotion of one that lacks it,
+-- nobody could end the move.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.finish_move(
+        move name, from_node name, there jsonb, verify text, lock_timeout text, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE
     moving insta_ids_internal.move;
     handed_over pg_catalog.jsonb;
 BEGIN
+    IF await_standbys THEN
+        PERFORM insta_ids_internal.require_standbys_have_hand_over(move);
+    END IF;
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
     handed_over := jsonb_build_object('id', coalesce(moving.id, (there ->> 'id')::uuid),
         'version', (SELECT m.version FROM insta_ids_internal.map m));

@@ -1,21 +1,21 @@
--- Moves, on the source: the fence, and the end of a move.
+-- Moves, on the source: the fence.
 
--- Closes the shards of an offered move to writers. Raises an error if their tables or sequences have changed since the offer.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_fence(move name, lock_timeout text DEFAULT '2s') RETURNS void
+-- Closes the shards of an offered move to writers, for `max_pause`: then the source opens them by itself, unless it has released
+-- them, or was promoted since the offer. Raises an error if their tables or sequences have changed since the offer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_fence(
+        move name, lock_timeout text DEFAULT '2s', max_pause interval DEFAULT '10 s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
-    -- The timeline at the offer, if this server was promoted since.
-    before integer;
+    is_in_doubt CONSTANT boolean := insta_ids_internal.is_in_doubt(moving.shards);
 BEGIN
     IF moving.step = 'offered' THEN
-        before := (
-            SELECT min(f.timeline) FROM insta_ids_internal.fence f
-            WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline());
         PERFORM insta_ids_internal.close_shards(moving.shards, moving.to_node, lock_timeout);
-        -- The old timeline stays: this server may have taken writes after a hand-over and before this fence.
-        UPDATE insta_ids_internal.fence f SET timeline = before WHERE f.shard = ANY (moving.shards) AND before IS NOT NULL;
+        UPDATE insta_ids_internal.fence f
+        SET closed_ms = s.now, opens_ms = s.now + extract(epoch FROM max_pause) * 1000
+        FROM (SELECT insta_ids_internal.steady_ms()) s (now)
+        WHERE f.shard = ANY (moving.shards) AND NOT is_in_doubt;
         -- Event triggers may miss a relation that was moved out of its schema.
         IF insta_ids_internal.relations_of(moving.shards) <> moving.relations
             OR insta_ids_internal.published_tables(moving.shards) IS DISTINCT FROM (
@@ -30,7 +30,7 @@ BEGIN
         END IF;
         UPDATE insta_ids_internal.move m
         SET step = 'fenced', step_at = now(), fenced_by = pg_current_xact_id(), fences = m.fences + 1,
-            standbys = ARRAY(SELECT c.standby FROM insta_ids_internal.connected_standbys() c)
+            was_promoted = is_in_doubt, tables_compared = 0, standbys = ARRAY(SELECT c.standby FROM insta_ids_internal.connected_standbys() c)
         WHERE m.name = move;
     END IF;
 END
@@ -93,7 +93,7 @@ DECLARE
     gives_up_at CONSTANT numeric := insta_ids_internal.steady_ms() + extract(epoch FROM await_standbys) * 1000;
     standby jsonb;
 BEGIN
-    IF moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id() THEN
+    IF moving.mark IS NULL AND (moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id()) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s are not fenced', moving.first, moving.last),
@@ -135,85 +135,80 @@ BEGIN
 END
 $$;
 
--- Drops the slot of a move, and those of `table_slots` by which a subscription copied tables. Slots of other databases or of
--- other origin stay. Ends processes that still read a slot.
-CREATE OR REPLACE FUNCTION insta_ids_internal.drop_slots(moving insta_ids_internal.move, table_slots jsonb) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Records how many tables were compared.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_compared(move name, tables integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    UPDATE insta_ids_internal.move m SET tables_compared = tables WHERE m.name = move;
+END;
+
+-- Releases the shards of a fenced move, once and for good: from now on, only the target opens them. Returns the mark with which
+-- the target can take them over, also if they were released before. Raises an error if this is not the current fence.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_release(move name, fence integer) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slot name;
+    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
 BEGIN
-    FOR slot IN
-        SELECT s.slot_name FROM pg_replication_slots s
-        WHERE s.database = current_database() AND s.slot_type = 'logical' AND s.plugin = 'pgoutput'
-            AND (s.slot_name = insta_ids_internal.slot_of(moving)
-                OR s.slot_name ~ '^pg_[0-9]+_sync_[0-9]+_[0-9]+$' AND table_slots ? s.slot_name::text)
-    LOOP
-        FOR attempt IN 1 .. 100 LOOP
-            BEGIN
-                PERFORM pg_drop_replication_slot(s.slot_name) FROM pg_replication_slots s WHERE s.slot_name = slot;
-                EXIT;
-            EXCEPTION
-                WHEN object_in_use THEN
-                    IF attempt = 100 THEN
-                        RAISE;
-                    END IF;
-                    -- The process that reads the slot has nothing left to do.
-                    PERFORM pg_terminate_backend(s.active_pid) FROM pg_replication_slots s WHERE s.slot_name = slot;
-                    PERFORM insta_ids_internal.wait_ms(100);
-            END;
-        END LOOP;
-    END LOOP;
+    IF moving.fences <> fence OR moving.mark IS NULL
+        -- A promoted server may lack rows that the target has, and the other way around.
+        OR moving.step <> 'released' AND EXISTS (
+            SELECT FROM insta_ids_internal.fence f
+            WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline())
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s are not fenced any more', moving.first, moving.last),
+            DETAIL = 'Their fence has opened by itself, or this server was promoted since.',
+            HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
+                moving.to_node, moving.first, moving.last, moving.from_node);
+    ELSIF moving.step = 'fenced' THEN
+        -- The target has not taken the shards over before, whatever happened to this server.
+        UPDATE insta_ids_internal.move m SET step = 'released', step_at = now(), was_promoted = false WHERE m.name = move;
+        UPDATE insta_ids_internal.fence f SET closed_ms = NULL, opens_ms = NULL WHERE f.shard = ANY (moving.shards);
+    END IF;
+    RETURN moving.mark || '{"released": true}';
 END
 $$;
 
--- Ends a move after the hand-over. On the source, it renames the schemas of the shards and drops the slot; `handed_over` is
--- what move_hand_over returned. On the target, it then deletes the row of the move. Without a move of this name, it does
--- nothing.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_finish(move name, handed_over jsonb DEFAULT NULL) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Opens the shards of a fenced move. The move goes on.
+CREATE OR REPLACE FUNCTION insta_ids_internal.reopen_shards(moving insta_ids_internal.move) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.hold_map();
+    PERFORM insta_ids_internal.require_placed_here(s) FROM unnest(moving.shards) s;
+    PERFORM insta_ids_internal.open_shards(moving.shards);
+    UPDATE insta_ids_internal.move m
+    SET step = 'offered', step_at = now(), fenced_by = NULL, mark = NULL, was_promoted = false WHERE m.name = moving.name;
+    PERFORM insta_ids_internal.fence_offer(moving.shards, moving.to_node);
+END
+$$;
+
+-- Opens the shards of moves whose max_pause is over, if they are not released. On a promoted server they stay closed: it may
+-- have lost the release. A background worker calls this when a writer was refused. What keeps one move's shards closed does not
+-- keep those of others closed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.end_pauses() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
 AS $$
 DECLARE
     moving insta_ids_internal.move;
-    shard integer;
-    schema name;
-    kept name;
 BEGIN
-    IF NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move) THEN
-        RETURN;
-    END IF;
-    -- This table is locked before the move, as by all sessions that offer, create or assign shards.
-    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
-    moving := insta_ids_internal.open_move(move);
-    IF moving.step = 'handed over' THEN
-        DELETE FROM insta_ids_internal.move m WHERE m.name = move;
-        RETURN;
-    ELSIF moving.step <> 'fenced' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards from %s to %s have not left', moving.first, moving.last),
-            DETAIL = format('The move is %s here.', moving.step);
-    ELSIF handed_over ->> 'id' IS DISTINCT FROM moving.id::text THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards from %s to %s may not be on node "%s" yet', moving.first, moving.last, moving.to_node),
-            DETAIL = 'This move was not handed over there.',
-            HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
-                moving.to_node, moving.first, moving.last, moving.from_node);
-    END IF;
-    PERFORM insta_ids_internal.drop_slots(moving, NULL::jsonb), insta_ids_internal.assign_moved(moving, (handed_over ->> 'version')::bigint);
-    INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);
-    DELETE FROM insta_ids_internal.move m WHERE m.name = move;
-    DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (moving.shards);
-    EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
-    FOREACH shard IN ARRAY moving.shards LOOP
-        schema := insta_ids.schema_of(shard);
-        kept := insta_ids_internal.departed_schema(shard, (insta_ids_internal.require_config()).prefix);
-        EXECUTE format('ALTER SCHEMA %I RENAME TO %I', schema, kept);
-        INSERT INTO insta_ids_internal.departed_shard VALUES (shard, kept, moving.to_node);
+    FOR moving IN SELECT * FROM insta_ids_internal.move m WHERE m.step = 'fenced' ORDER BY m.name FOR UPDATE SKIP LOCKED LOOP
+        BEGIN
+            IF EXISTS (
+                SELECT FROM insta_ids_internal.fence f
+                WHERE f.shard = ANY (moving.shards) AND f.timeline = insta_ids_internal.timeline()
+                    AND NOT int8range(f.closed_ms, f.opens_ms) @> insta_ids_internal.steady_ms())
+            THEN
+                PERFORM insta_ids_internal.reopen_shards(moving);
+                RAISE LOG 'insta_ids opened shards from % to %: they were not handed over within max_pause',
+                    moving.first, moving.last;
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'insta_ids could not open shards from % to %: %', moving.first, moving.last, SQLERRM;
+        END;
     END LOOP;
-    DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = ANY (moving.shards);
-    DELETE FROM insta_ids_internal.shard s WHERE s.shard = ANY (moving.shards);
 END
 $$;
 
@@ -223,14 +218,11 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.open_fence(move name, given_up jso
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving insta_ids_internal.move;
+    moving CONSTANT insta_ids_internal.move := insta_ids_internal.open_move(move);
 BEGIN
-    -- No other session assigns shards meanwhile.
-    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
-    moving := insta_ids_internal.open_move(move);
     IF moving.step = 'offered' THEN
         RETURN false;
-    ELSIF moving.step <> 'fenced'
+    ELSIF moving.step NOT IN ('fenced', 'released')
         OR (given_up ->> 'id', given_up ->> 'fence') IS DISTINCT FROM (moving.id::text, moving.fences::text)
     THEN
         RAISE EXCEPTION USING
@@ -239,66 +231,7 @@ BEGIN
             DETAIL = 'Their fence was not given up there.',
             HINT = format('On that node: CALL insta_ids.move_abort(%s, %s, %L).', moving.first, moving.last, moving.from_node);
     END IF;
-    PERFORM insta_ids_internal.require_placed_here(s) FROM unnest(moving.shards) s;
-    PERFORM insta_ids_internal.open_shards(moving.shards);
-    PERFORM insta_ids_internal.fence_offer(moving.shards, moving.to_node);
-    UPDATE insta_ids_internal.move m SET step = 'offered', step_at = now(), fenced_by = NULL, mark = NULL WHERE m.name = move;
+    PERFORM insta_ids_internal.reopen_shards(moving);
     RETURN true;
-END
-$$;
-
--- Withdraws an offer, and opens the shards to writers again. If they are fenced, or this server was promoted, the target must
--- have cancelled the move: `cancellation` is what move_cancel returned there. Raises an error otherwise.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_withdraw(move name, cancellation jsonb DEFAULT '{}') RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    moving insta_ids_internal.move;
-    may_be_there boolean;
-    elsewhere integer;
-BEGIN
-    IF insta_ids_internal.outcome_of_move((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
-        RETURN;
-    END IF;
-    -- No other session assigns shards meanwhile.
-    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
-    moving := insta_ids_internal.open_move(move);
-    -- A promotion may have lost the fence.
-    may_be_there := moving.step = 'fenced' OR insta_ids_internal.is_in_doubt(moving.shards);
-    IF moving.step NOT IN ('offered', 'fenced') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
-            HINT = format('End the move here: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
-    ELSIF (may_be_there OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
-        -- A target that does not know the move cannot promise that it will not take the shards over.
-        OR may_be_there
-            AND (cancellation ->> 'to_node' IS DISTINCT FROM moving.to_node OR cancellation ->> 'was_known' = 'false')
-    THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards from %s to %s may already be on node "%s"', moving.first, moving.last, moving.to_node),
-            DETAIL = 'This move was not cancelled there.',
-            HINT = CASE WHEN cancellation ->> 'was_known' = 'false' AND moving.step = 'offered'
-                THEN format('The move is unknown there. If no database of that node has these shards, on node "%s":'
-                    || ' SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m WHERE name = %L.',
-                    moving.from_node, move)
-                ELSE format('Call insta_ids.move_abort(%s, %s, %L) on that node.', moving.first, moving.last, moving.from_node) END;
-    END IF;
-    elsewhere := (SELECT min(s) FROM unnest(moving.shards) s WHERE NOT insta_ids_internal.is_placed_here(s));
-    IF elsewhere IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('the map does not have shard %s on this node', elsewhere),
-            DETAIL = 'It would be opened to writers here.',
-            HINT = format('On node "%1$s": SELECT insta_ids.assign(%2$s, %2$s, %1$L).'
-                || ' Then call insta_ids.move_abort(%3$s, %4$s, %5$L) again where it was called.',
-                insta_ids.this_node(), elsewhere, moving.first, moving.last, moving.from_node);
-    END IF;
-    PERFORM insta_ids_internal.drop_slots(moving, cancellation -> 'table_slots');
-    PERFORM insta_ids_internal.open_shards(moving.shards);
-    EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
-    INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'withdrawn', moving.shards);
-    DELETE FROM insta_ids_internal.move m WHERE m.name = move;
 END
 $$;

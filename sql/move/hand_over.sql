@@ -14,8 +14,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.move_drained(move name, mark jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.move_copied(move) AND insta_ids_internal.has_applied(move, (mark ->> 'lsn')::pg_catalog.pg_lsn);
 
--- Takes the shards over. Until this commits, they are closed on both servers; afterwards, they are open here. Returns what
--- move_finish needs on the source, also if the shards were taken over before.
+-- Takes the shards over. `mark` is what move_release returned on the source. Until this commits, they are closed on both servers;
+-- afterwards, they are open here. Returns what move_finish needs on the source, also if the shards were taken over before.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_hand_over(move name, mark jsonb DEFAULT NULL) RETURNS jsonb
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -33,6 +33,11 @@ BEGIN
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('mark is not of move "%s"', move),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
+    ELSIF mark ->> 'released' IS DISTINCT FROM 'true' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" has not released shards from %s to %s', moving.from_node, moving.first, moving.last),
+            HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     ELSIF (mark ->> 'fence')::integer <= moving.fences THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -44,6 +49,7 @@ BEGIN
             MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     END IF;
+    PERFORM insta_ids_internal.require_not_promoted(moving);
     SELECT format('%I.%I', s ->> 0, s ->> 1) INTO unknown FROM jsonb_array_elements(mark -> 'sequences') s
     WHERE NOT EXISTS (
         SELECT FROM insta_ids_internal.shard_relation r
@@ -58,11 +64,31 @@ BEGIN
     FROM jsonb_array_elements(mark -> 'sequences') s;
     PERFORM insta_ids.advance_clock((mark ->> 'until')::timestamptz) WHERE mark ->> 'until' IS NOT NULL;
     DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard = ANY (moving.shards);
-    PERFORM insta_ids_internal.drop_subscription(move), insta_ids_internal.open_shards(moving.shards),
+    PERFORM insta_ids_internal.end_subscription(move), insta_ids_internal.open_shards(moving.shards),
+        insta_ids_internal.give_back_privileges(moving.privileges),
         insta_ids_internal.assign_moved(moving, (mark ->> 'version')::bigint + 1);
     UPDATE insta_ids_internal.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
     INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);
     RETURN insta_ids_internal.move_hand_over(move);
+END
+$$;
+
+-- Raises an error if this server was promoted since the move began. The server that it replaces told the source which rows it
+-- had, and the source does not send those again, but they may not have come here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_promoted(moving insta_ids_internal.move) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM insta_ids_internal.fence f
+        WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline())
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shards from %s to %s may not all be here', moving.first, moving.last),
+            DETAIL = 'This server was promoted since the move began, and may lack rows that its predecessor had.',
+            HINT = insta_ids_internal.hint_to_abort(moving);
+    END IF;
 END
 $$;
 
@@ -126,16 +152,49 @@ BEGIN
 END
 $$;
 
--- Drops the subscription of a move. The source drops its slot.
-CREATE OR REPLACE FUNCTION insta_ids_internal.drop_subscription(move name) RETURNS void
+-- Waits until the standbys of this server have all that it has committed. Raises an error if they do not have it in time.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_standbys_have_hand_over(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    handed_over CONSTANT pg_lsn := pg_current_wal_flush_lsn();
+    gives_up_at CONSTANT bigint := insta_ids_internal.steady_ms() + 10000;
+    standby jsonb;
+BEGIN
+    LOOP
+        standby := insta_ids_internal.standby_behind(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), handed_over)::bigint, '{}');
+        EXIT WHEN standby IS NULL;
+        IF insta_ids_internal.steady_ms() > gives_up_at THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('%s of this node does not have the hand-over of move "%s" yet', standby ->> 'name', move),
+                DETAIL = 'Writers go on here. The other node keeps its rows, fenced.',
+                HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
+        END IF;
+        PERFORM insta_ids_internal.wait_ms(5);
+    END LOOP;
+END
+$$;
+
+-- Ends the subscription of a move. The source drops its slot.
+CREATE OR REPLACE FUNCTION insta_ids_internal.end_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move) THEN
         EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
         EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
-        EXECUTE format('DROP SUBSCRIPTION %I', move);
     END IF;
+END
+$$;
+
+-- Drops the subscription of a move. This waits until no session of the server reads pg_subscription, as pg_dump does for long.
+CREATE OR REPLACE FUNCTION insta_ids_internal.drop_subscription(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.end_subscription(move);
+    EXECUTE format('DROP SUBSCRIPTION IF EXISTS %I', move);
 END
 $$;
 

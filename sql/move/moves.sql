@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_source() RETURNS trigger
 AS $$
 BEGIN
     IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
-        IF NEW.step NOT IN ('offered', 'fenced') THEN
+        IF NEW.step NOT IN ('offered', 'fenced', 'released') THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'insufficient_privilege',
                 MESSAGE = format('must be superuser to take over shards from %s to %s', NEW.first, NEW.last);
@@ -167,24 +167,29 @@ BEGIN ATOMIC
     SELECT pg_catalog.jsonb_build_object('outcome', insta_ids_internal.outcome_of_move(move_state.id))
         || coalesce((
             SELECT pg_catalog.jsonb_build_object('id', m.id, 'to_node', m.to_node, 'step', m.step, 'fences', m.fences,
-                'shards', m.shards, 'was_promoted', EXISTS (
-                    SELECT FROM insta_ids_internal.fence f
-                    WHERE f.shard = ANY (m.shards) AND f.timeline <> insta_ids_internal.timeline()))
+                'shards', m.shards, 'was_promoted', m.was_promoted OR insta_ids_internal.is_in_doubt(m.shards))
             FROM insta_ids_internal.move m WHERE m.name = move), '{}');
 END;
 
 CREATE OR REPLACE VIEW insta_ids.moves AS
 SELECT m.name, m.first, m.last, m.from_node, m.to_node, m.step, m.started_at, m.step_at,
-       t.tables, t.copied AS tables_copied, r.rows, r.bytes, m.bytes AS bytes_total,
+       t.tables, t.copied AS tables_copied, m.tables_compared, r.rows, r.bytes, m.bytes AS bytes_total,
+       CASE WHEN m.step = 'copying' AND r.bytes BETWEEN 1 AND m.bytes
+           THEN date_trunc('second', (now() - m.step_at) * ((m.bytes - r.bytes)::float8 / r.bytes)) END AS remaining,
        pg_wal_lsn_diff(CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END, s.confirmed_flush_lsn)::bigint AS lag,
+       m.driver IS NOT NULL AS is_in_background, m.failed_attempts, m.last_error,
        CASE
-           WHEN m.step IN ('offered', 'fenced') THEN format('On node %s: CALL insta_ids.move_shards(%s, %s, %L)',
+           WHEN m.driver IS NOT NULL THEN 'wait'
+           WHEN m.step IN ('offered', 'fenced', 'released') THEN format('On node %s: CALL insta_ids.move_shards(%s, %s, %L)',
                quote_ident(m.to_node), m.first, m.last, m.from_node)
            ELSE format('CALL insta_ids.move_shards(%s, %s, %L)', m.first, m.last, m.from_node)
        END || CASE WHEN m.step = 'handed over' THEN ''
-           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s, %L)', m.first, m.last, m.from_node) END AS next
+           ELSE format('; to end it instead, CALL insta_ids.move_abort(%s, %s, %L)', m.first, m.last, m.from_node) END
+       || CASE WHEN m.step = 'released' THEN format('; if node %s is lost for good, here SELECT'
+               || ' insta_ids_internal.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m WHERE name = %L',
+               quote_ident(m.to_node), m.name) ELSE '' END AS next
 FROM insta_ids_internal.move m
-LEFT JOIN pg_replication_slots s ON s.slot_name = insta_ids_internal.slot_of(m) AND m.step IN ('offered', 'fenced')
+LEFT JOIN pg_replication_slots s ON s.slot_name = insta_ids_internal.slot_of(m) AND m.step IN ('offered', 'fenced', 'released')
 LEFT JOIN LATERAL (
     SELECT count(*) AS tables, count(*) FILTER (WHERE r.srsubstate = 'r') AS copied
     FROM insta_ids_internal.subscription u

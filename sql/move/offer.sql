@@ -113,9 +113,10 @@ BEGIN ATOMIC
 END;
 
 -- Offers a range of shards: publishes their tables, and keeps their objects from being altered. Returns the offer, and the same
--- one if it is called again. Raises an error unless the shards can be moved.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(first integer, last integer, to_node name) RETURNS jsonb
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- one if it is called again. Raises an error unless the shards can be moved, or if it waits longer than `lock_timeout` for a lock.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(first integer, last integer, to_node name, lock_timeout text DEFAULT '10s')
+    RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
     here CONSTANT name := insta_ids_internal.require_own_node();
@@ -126,7 +127,7 @@ DECLARE
     shard integer;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_range(first, last, 1),
-        insta_ids_internal.commit_durably();
+        insta_ids_internal.commit_durably(), set_config('lock_timeout', lock_timeout, true);
     -- No other session offers, creates or assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_node(here), insta_ids_internal.require_node(to_node);
@@ -156,6 +157,10 @@ BEGIN
         PERFORM insta_ids_internal.require_movable(move.shards);
         -- This waits for sessions that create objects in the schemas, so that the next statements see these objects.
         PERFORM insta_ids_internal.lock_schema(s.oid) FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (move.shards);
+        PERFORM insta_ids_internal.lock_relations(
+            ARRAY(SELECT r.relation FROM insta_ids_internal.shard_relation r
+                  WHERE r.shard = ANY (move.shards) AND r.kind IN ('r', 'p') ORDER BY r.relation),
+            'SHARE UPDATE EXCLUSIVE', '{}', format('shards from %s to %s', first, last), lock_timeout);
         EXECUTE format('CREATE PUBLICATION %I%s', offered, ' FOR TABLE ' || insta_ids_internal.published_tables(move.shards));
         PERFORM insta_ids_internal.fence_offer(move.shards, to_node);
         INSERT INTO insta_ids_internal.move AS m (name, id, first, last, shards, relations, from_node, to_node, bytes, step)

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_shards(offer jsonb, path t
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving CONSTANT insta_ids_internal.move := jsonb_populate_record(NULL::insta_ids_internal.move, offer);
+    moving insta_ids_internal.move := jsonb_populate_record(NULL::insta_ids_internal.move, offer);
     here CONSTANT name := insta_ids.this_node();
     outcome text;
     tables text;
@@ -65,10 +65,56 @@ BEGIN
     IF tables IS NOT NULL THEN
         EXECUTE 'TRUNCATE ' || tables;
     END IF;
+    -- The event triggers would refuse this on fenced shards.
+    moving.privileges := insta_ids_internal.hold_privileges(moving.shards);
     PERFORM insta_ids_internal.close_shards(moving.shards, here, '2s');
-    INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
+    INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step, privileges)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.bytes,
-        'prepared');
+        'prepared', moving.privileges);
+END
+$$;
+
+-- Takes all privileges on the schemas of shards from other roles than their owners, so that nobody reads an unfinished copy.
+-- Returns what give_back_privileges() needs. From PostgreSQL 16 on, a subscription writes with the rights of each table's owner,
+-- so a schema with tables of another role keeps its privileges.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hold_privileges(shards integer[]) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    held jsonb := '[]';
+    granted record;
+BEGIN
+    FOR granted IN
+        SELECT s.schema, a.grantee, a.privilege_type AS privilege, a.is_grantable
+        FROM insta_ids_internal.shard_schema s
+        JOIN pg_namespace n ON n.oid = s.oid
+        CROSS JOIN LATERAL aclexplode(n.nspacl) a
+        WHERE s.shard = ANY (shards) AND a.grantee <> n.nspowner
+            AND NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relowner <> n.nspowner)
+    LOOP
+        EXECUTE format('REVOKE %s ON SCHEMA %I FROM %s CASCADE', granted.privilege, granted.schema,
+            CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::regrole::text END);
+        held := held || to_jsonb(granted);
+    END LOOP;
+    RETURN held;
+END
+$$;
+
+-- Grants the privileges again that hold_privileges() took, to the roles that still exist.
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_back_privileges(held jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    granted record;
+BEGIN
+    FOR granted IN
+        SELECT * FROM jsonb_to_recordset(held) h (schema name, grantee oid, privilege text, is_grantable boolean)
+        WHERE h.grantee = 0 OR EXISTS (SELECT FROM pg_roles r WHERE r.oid = h.grantee)
+    LOOP
+        EXECUTE format('GRANT %s ON SCHEMA %I TO %s', granted.privilege, granted.schema,
+            CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::regrole::text END)
+            || CASE WHEN granted.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END;
+    END LOOP;
 END
 $$;
 

@@ -55,6 +55,8 @@ BEGIN
         IF insta_ids_internal.steady_ms() > reported_at + 1000 OR compared = cardinality(tables) THEN
             reported_at := insta_ids_internal.steady_ms();
             RAISE NOTICE 'move_shards: % of % tables compared, % rows', compared, cardinality(tables), rows;
+            -- This server cannot record it, because its transaction has to keep the snapshot.
+            PERFORM insta_ids_internal.call_node(format('move_compared(%L, %s)', moving.name, compared));
         END IF;
     END LOOP;
 END
@@ -81,11 +83,12 @@ BEGIN
     IF there ->> 'step' = 'fenced' THEN
         CALL insta_ids_internal.open_again(move, from_node);
     END IF;
+    PERFORM insta_ids_internal.lock_assignments(lock_timeout);
     given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer + 1);
     PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
     CALL insta_ids_internal.new_transaction();
     BEGIN
-        PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L)', move, lock_timeout));
+        PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
         written := insta_ids_internal.ask_node('SELECT jsonb_build_object(''lsn'', pg_current_wal_flush_lsn())');

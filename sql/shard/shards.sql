@@ -257,8 +257,7 @@ SELECT s.shard, s.schema, a.node,
        coalesce(m.tried - m.applied, 0) AS failed,
        coalesce(r.tables, 0) AS tables, r.rows, coalesce(r.bytes, 0) AS bytes
 FROM (
-    SELECT s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema, NULL AS state
-    FROM insta_ids_internal.shard s
+    SELECT s.shard, s.schema, NULL AS state FROM insta_ids_internal.shard_schema s
     UNION ALL
     SELECT d.shard, d.schema, 'moved' FROM insta_ids_internal.departed_shard d WHERE d.schema IS NOT NULL
 ) s

@@ -5,6 +5,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::id::WriterSlot;
+use crate::pg::fence;
 use crate::pg::map;
 use crate::pg::shared;
 use crate::pg::text::Text;
@@ -40,10 +41,10 @@ fn forget_map() {
     map::invalidate_everywhere();
 }
 
-/// Returns the timeline that the server writes, or NULL on a standby.
+/// Returns the system identifier and the timeline of the server, and the OID of this database, or NULL on a standby.
 #[pg_extern(sql = false)]
-fn timeline() -> Option<i32> {
-    map::timeline()
+fn timeline() -> Option<Text> {
+    map::timeline().map(Text)
 }
 
 /// Returns the shards that are fenced, or offered to another node, with the names of their schemas. It sees what other
@@ -51,6 +52,13 @@ fn timeline() -> Option<i32> {
 #[pg_extern(sql = false)]
 fn fenced_schemas() -> Result<TableIterator<'static, (name!(shard, i32), name!(schema, Text))>, ErrorReport> {
     Ok(TableIterator::new(map::fenced_schemas()?.into_iter().map(|(shard, schema)| (shard, Text(schema)))))
+}
+
+/// The trigger of a fence: lets a writer pass, now or within `insta_ids.fence_wait`, or raises an error. `pg_trigger` would
+/// report that error as a panic.
+#[pg_extern(sql = false)]
+fn guard_write(fcinfo: pg_sys::FunctionCallInfo) -> SqlResult<()> {
+    Ok(fence::pass_trigger(fcinfo)?)
 }
 
 /// Raises the error for a shard that is fenced here, or on another node. Never returns.

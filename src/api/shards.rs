@@ -10,7 +10,7 @@ use pgrx::prelude::*;
 use crate::pg::locks::{self, LockMode};
 use crate::pg::parser::{self, Kind};
 use crate::pg::text::{Text, c_string};
-use crate::pg::{memory, owner, rows, transactions};
+use crate::pg::{driver, memory, owner, rows, transactions};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::expression;
@@ -113,6 +113,12 @@ fn last_value(sequence: pg_sys::Oid) -> SqlResult<Option<i64>> {
 #[pg_extern(sql = false)]
 fn as_owner(relation: pg_sys::Oid, command: &[u8]) -> SqlResult<()> {
     Ok(owner::run_as_owner(relation, &c_string(command))?)
+}
+
+/// Starts the background worker that goes on with a move. Returns false if the server has none left.
+#[pg_extern(sql = false)]
+fn start_driver(name: &[u8]) -> bool {
+    driver::start(&c_string(name))
 }
 
 /// Frees what the session has cached about tables and functions, if that is much.

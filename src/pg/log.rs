@@ -19,3 +19,9 @@ pub(super) fn clock_event(event: Event) {
         .set_detail("Ids go on from the last time that may have been used.")
         .report(PgLogLevel::LOG);
 }
+
+/// Logs that an attempt of a background worker to move shards has failed, at level LOG.
+pub(super) fn move_failed(name: &str, message: &str) {
+    let message = format!("move \"{name}\" could not go on: {message}");
+    ErrorReport::new(PgSqlErrorCode::from(0_i32), message, "insta_ids").report(PgLogLevel::LOG);
+}

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use pgrx::pg_sys;
 
 use super::catalog::{Altered, relation, rows};
+use super::fence::{self, Refused};
 use super::layout::StoredLayout;
 use super::sequence::Sequence;
-use super::shared::Shared;
-use super::{changes, pauses};
+use super::shared::{self, Shared};
+use super::{changes, pauses, session};
 use crate::id::{Layout, Shard, WriterSlot};
 use crate::shard::placement::{Assignment, Fence, NotHere, Placement, shard_of_schema};
 
@@ -67,6 +68,8 @@ pub(crate) enum NotMinted {
         /// The database's slot; `None` if the table holds an invalid one.
         taken: Option<WriterSlot>,
     },
+    /// The shard is fenced here, and a writer of it was refused.
+    Refused(Refused),
     /// A table cannot be read.
     Altered(Altered),
 }
@@ -77,7 +80,7 @@ impl From<Altered> for NotMinted {
     }
 }
 
-/// Checks that this server may mint an id of a shard from a sequence.
+/// Checks that this server may mint an id of a shard from a sequence. If the shard is fenced, it waits as [`fence::pass`] does.
 ///
 /// The caller calls `nextval` first. Its lock on the sequence makes this session process earlier changes to the map.
 ///
@@ -90,7 +93,7 @@ pub(crate) fn check(
     shard: Shard,
     sequence: Sequence,
 ) -> Result<(), NotMinted> {
-    if is_here(layout, shard) { Ok(()) } else { look_up(server, layout, shard, sequence) }
+    if is_here(layout, shard) { Ok(()) } else { look_up_or_wait(server, layout, shard, sequence) }
 }
 
 /// Whether the session knows that this server may mint ids of the shard.
@@ -98,27 +101,54 @@ pub(crate) fn check(
 pub(crate) fn is_here(layout: Layout, shard: Shard) -> bool {
     match STATE.load(Ordering::Relaxed) {
         ALL_HERE => true,
-        SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !may_be_away(shard),
+        SOME_AWAY => LAYOUT.load(Ordering::Relaxed) == layout.hash64() && !may_be_away(shard.get()),
+        _ => false,
+    }
+}
+
+/// Whether the session knows that a shard of the map is on this server, and not fenced. Reads the map if it was not read yet.
+pub(crate) fn is_known_here(shard: i32) -> bool {
+    if !is_cached()
+        && let Ok(server) = shared::attach()
+    {
+        // What cannot be read is not known.
+        let _ = fill(server);
+    }
+    match STATE.load(Ordering::Relaxed) {
+        ALL_HERE => true,
+        SOME_AWAY => u32::try_from(shard).is_ok_and(|shard| !may_be_away(shard)),
         _ => false,
     }
 }
 
 /// Whether the shard's bit is set, or the shard has no bit.
 #[inline]
-fn may_be_away(shard: Shard) -> bool {
-    let bits = AWAY.get((shard.get() / 64) as usize).map_or(u64::MAX, |bits| bits.load(Ordering::Relaxed));
-    bits >> (shard.get() % 64) & 1 == 1
+fn may_be_away(shard: u32) -> bool {
+    let bits = AWAY.get((shard / 64) as usize).map_or(u64::MAX, |bits| bits.load(Ordering::Relaxed));
+    bits >> (shard % 64) & 1 == 1
 }
 
 #[inline(never)]
-fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), NotMinted> {
-    if !is_cached() {
-        changes::watch();
-        match read(server)? {
-            Some(cache) => CACHE.set(cache),
-            // The script of CREATE EXTENSION is running, and has not created the map yet.
-            None => return Ok(()),
+fn look_up_or_wait(
+    server: &Shared,
+    layout: Layout,
+    shard: Shard,
+    sequence: Sequence,
+) -> Result<(), NotMinted> {
+    match look_up(server, layout, shard, sequence) {
+        Err(NotMinted::NotHere(why)) if why.is_fenced && !why.is_in_doubt => {
+            fence::pass(why.shard).map_err(NotMinted::Refused)?;
+            // The message that the fence is gone may not be here yet.
+            forget(pg_sys::Oid::INVALID);
+            look_up(server, layout, shard, sequence)
         }
+        looked_up => looked_up,
+    }
+}
+
+fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) -> Result<(), NotMinted> {
+    if !is_cached() && !fill(server)? {
+        return Ok(());
     }
     CACHE.with_borrow(|cache| {
         let shard = if cache.layout == Some(layout) {
@@ -134,6 +164,18 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
             _ => Ok(()),
         }
     })
+}
+
+/// Fills the cache. Returns `false` if there is no map, because the script of CREATE EXTENSION is running and has not created
+/// it yet.
+fn fill(server: &Shared) -> Result<bool, NotMinted> {
+    changes::watch();
+    let cache = read(server)?;
+    let is_read = cache.is_some();
+    if let Some(cache) = cache {
+        CACHE.set(cache);
+    }
+    Ok(is_read)
 }
 
 /// Checks that the database has taken the server's writer slot. The server's slot changes by a restart alone, so a session
@@ -191,10 +233,17 @@ pub(crate) fn invalidate_everywhere() {
     }
 }
 
-/// The timeline that the server writes, or `None` on a standby.
-pub(crate) fn timeline() -> Option<i32> {
-    // SAFETY: reads shared memory. The timeline is asked for after recovery has ended.
-    unsafe { (!pg_sys::RecoveryInProgress()).then(|| pg_sys::GetWALInsertionTimeLine().cast_signed()) }
+/// The system identifier and the timeline of the server, and the OID of this database, like `7312345678901234567/1/5`, or
+/// `None` on a standby.
+pub(crate) fn timeline() -> Option<Vec<u8>> {
+    // SAFETY: these functions read shared memory. The timeline is asked for after recovery has ended.
+    let (server, timeline) = unsafe {
+        if pg_sys::RecoveryInProgress() {
+            return None;
+        }
+        (pg_sys::GetSystemIdentifier(), pg_sys::GetWALInsertionTimeLine())
+    };
+    Some(format!("{server}/{timeline}/{}", session::database()).into_bytes())
 }
 
 fn is_cached() -> bool {
@@ -237,9 +286,10 @@ fn load(here: Vec<u8>) -> Result<Option<Cache>, Altered> {
     // Fences are read before assignments, and each table as it is at that moment. The transaction that lets a shard go
     // removes its fence and assigns it to the other node. If the session sees the fence gone, it sees the assignment, too.
     let fences = rows(fence, |row| {
-        let (is_closed, offered_on): (bool, Option<i32>) = (row.get(c"is_closed")?, row.find(c"timeline")?);
+        let (is_closed, offered_on): (bool, Option<Vec<u8>>) =
+            (row.get(c"is_closed")?, row.find(c"timeline")?);
         // A promoted server begins a new timeline. It may lack the last transactions of its predecessor: the one that
-        // closed this fence, after which the target took the shard.
+        // closed this fence, after which the target took the shard. So may a server that restored a dump.
         let is_in_doubt = !is_closed && offered_on.is_some() && offered_on != timeline;
         let (shard, to) = (row.get(c"shard")?, row.find(c"to_node")?);
         Ok((is_closed || is_in_doubt).then_some(Fence { shard, to, is_in_doubt }))

@@ -9,6 +9,7 @@ use crate::mint;
 
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
+static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
 static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static WRITER_SLOT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"0/1"));
 
@@ -33,6 +34,16 @@ pub(crate) fn define() {
         366 * 24 * 3600,
         GucContext::Sighup,
         GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"insta_ids.fence_wait",
+        c"Sets how long a writer of a fenced shard waits before it fails.",
+        c"It goes on when the shard is open again. With 0 it fails at once.",
+        &FENCE_WAIT_MS,
+        0,
+        3600 * 1000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_string_guc(
         c"insta_ids.node",
@@ -63,6 +74,11 @@ pub(crate) fn max_ahead_ms() -> i64 {
 /// How far the clock may be behind the server's time, in milliseconds: 10 seconds to 366 days.
 pub(crate) fn clock_tolerance_ms() -> i64 {
     i64::from(value(&CLOCK_TOLERANCE_S)) * 1000
+}
+
+/// How long a writer of a fenced shard waits, in milliseconds: 0 to an hour.
+pub(crate) fn fence_wait_ms() -> i64 {
+    i64::from(value(&FENCE_WAIT_MS))
 }
 
 /// The name of this server's node as it is set now; empty if it has none. [`super::shared::this_node`] is the name in force.

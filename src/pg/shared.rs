@@ -5,7 +5,7 @@
 
 use std::mem::offset_of;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 use pgrx::pg_sys;
 
@@ -18,7 +18,7 @@ use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
 /// The version of the region's contents. Whoever changes the meaning of its bytes changes this number.
-const ABI: u64 = 7;
+const ABI: u64 = 8;
 
 /// The size of the region. It is the same in all versions of the library, so that each finds the region and can read its
 /// first two words.
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     writer: WriterSlot,
     /// Whether the setting was valid.
     has_writer: bool,
+    /// When a writer last started a background worker, in milliseconds of the steady clock.
+    pub(crate) worker_ms: AtomicI64,
     /// Written every millisecond, so it has a cache line of its own.
     pub(crate) time: CacheLine<SharedTime>,
     pub(crate) stats: CacheLine<Stats>,

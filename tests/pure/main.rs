@@ -6,6 +6,7 @@ mod expression;
 mod known_answers;
 mod mint;
 mod mint_layouts;
+mod moves;
 mod placement;
 mod properties;
 mod published;

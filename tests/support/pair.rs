@@ -66,8 +66,14 @@ pub fn shard_map(client: &mut Client) -> String {
 }
 
 /// The steps of a move, in their order.
-pub const STEPS: [&str; 9] =
-    ["offer", "prepare", "slot", "subscribe", "copied", "fence", "drained", "hand over", "finish"];
+pub const STEPS: [&str; 10] =
+    ["offer", "prepare", "slot", "subscribe", "copied", "fence", "drained", "release", "hand over", "finish"];
+
+/// The steps that come before this one.
+pub fn before(step: &str) -> &'static [&'static str] {
+    let place = STEPS.iter().position(|other| *other == step).expect("no such step");
+    &STEPS[..place]
+}
 
 /// A move from node `a` to node `b`, driven from here.
 pub struct Move<'a> {
@@ -76,6 +82,7 @@ pub struct Move<'a> {
     range: [i32; 2],
     offer: String,
     mark: String,
+    released: String,
     handed_over: String,
 }
 
@@ -88,7 +95,18 @@ impl<'a> Move<'a> {
             range: [first, last],
             offer: String::new(),
             mark: String::new(),
+            released: String::new(),
             handed_over: String::new(),
+        }
+    }
+
+    /// Does some of [`STEPS`], all of which must succeed.
+    ///
+    /// # Panics
+    /// If one fails.
+    pub fn steps(&mut self, steps: &[&str]) {
+        for step in steps {
+            self.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
         }
     }
 
@@ -133,9 +151,16 @@ impl<'a> Move<'a> {
                     text(a.query_one(&format!("SELECT insta_ids_internal.move_mark('{name}')::text"), &[])?);
                 until(&mut b, &format!("SELECT insta_ids_internal.move_drained('{name}', '{}')", self.mark))?;
             }
+            "release" => {
+                let release = format!(
+                    "SELECT insta_ids_internal.move_release('{name}', ('{}'::jsonb ->> 'fence')::integer)::text",
+                    self.mark
+                );
+                self.released = text(a.query_one(&release, &[])?);
+            }
             "hand over" => {
                 let hand_over =
-                    format!("SELECT insta_ids_internal.move_hand_over('{name}', '{}')::text", self.mark);
+                    format!("SELECT insta_ids_internal.move_hand_over('{name}', '{}')::text", self.released);
                 self.handed_over = text(b.query_one(&hand_over, &[])?);
             }
             _ => {

@@ -11,7 +11,7 @@ use postgres::{Client, Config, Error, NoTls};
 
 use support::Chance;
 use support::fault::{TIMED, chance, times};
-use support::pair::{Move, Pair, STEPS, settings};
+use support::pair::{Move, Pair, STEPS, before, settings};
 use support::{Cluster, count, duplicates, ids, within};
 
 #[derive(Clone, Copy, Debug)]
@@ -276,7 +276,7 @@ fn the_clock_steps_back_while_it_waits() {
         return;
     }
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..2].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("slot"));
     let mut holder = pair.b.connect();
     // The copy waits for this, and the caller for the copy.
     holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN EXCLUSIVE MODE").unwrap();

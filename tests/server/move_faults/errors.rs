@@ -1,9 +1,9 @@
 //! What was dropped or comes too late is an error that says what to do.
 
-use super::{ABORT, CALL, INSERT, check_ended, steps};
+use super::{ABORT, CALL, INSERT, check_ended};
 use postgres::error::DbError;
 use std::time::Duration;
-use support::pair::{Move, Pair, STEPS};
+use support::pair::{Move, Pair, before};
 use support::{count, refused, texts, within};
 
 pub(crate) fn said(error: &DbError) -> (&str, Option<&str>) {
@@ -23,18 +23,20 @@ fn a_move_without_its_slot_or_subscription_says_how_to_end_it() {
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL;
         SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     for (what, on_b) in [("slot", false), ("publication", false), ("subscription", true)] {
-        for come in [3, 5, 6] {
-            if on_b && come < 4 {
+        for next in ["subscribe", "fence", "drained"] {
+            if on_b && next == "subscribe" {
                 continue;
             }
             let mut moving = Move::of(&pair, 2, 2);
-            steps(&mut moving, &STEPS[..come]);
+            moving.steps(before(next));
             match what {
                 "slot" => {
                     let _ = b.batch_execute("ALTER SUBSCRIPTION insta_ids_2_2 DISABLE");
                     within(Duration::from_secs(20), || a.batch_execute(drop_slot).is_ok());
                 }
-                "publication" => a.batch_execute("DROP PUBLICATION insta_ids_2_2").unwrap(),
+                "publication" => a
+                    .batch_execute("SET session_replication_role = replica; DROP PUBLICATION insta_ids_2_2; RESET session_replication_role")
+                    .unwrap(),
                 _ => unset.split(';').for_each(|command| b.batch_execute(command).unwrap()),
             }
             let error = refused(&mut b, CALL);
@@ -45,7 +47,7 @@ fn a_move_without_its_slot_or_subscription_says_how_to_end_it() {
             };
             let hint =
                 "End the move, and begin it again: CALL insta_ids.move_abort(2, 2, 'a') on node \"b\".";
-            assert_eq!(said(&error), (message, Some(hint)), "{what} after {come} steps");
+            assert_eq!(said(&error), (message, Some(hint)), "{what} before {next}");
             b.batch_execute(ABORT).unwrap();
             a.batch_execute(INSERT).unwrap();
             check_ended(&pair);
@@ -61,7 +63,7 @@ fn a_move_that_cannot_be_aborted_says_why() {
         return;
     }
     let mut moving = Move::of(&pair, 2, 2);
-    steps(&mut moving, &STEPS[..8]);
+    moving.steps(before("finish"));
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let too_late = (
         "shards from 2 to 2 are already on this node",
@@ -85,7 +87,7 @@ fn a_move_that_cannot_be_aborted_says_why() {
     a.batch_execute("DROP INDEX insta3.leftover").unwrap();
 
     // The target has another name after a restart.
-    steps(&mut Move::of(&pair, 3, 3), &STEPS[..5]);
+    Move::of(&pair, 3, 3).steps(before("fence"));
     b.batch_execute("ALTER SYSTEM SET insta_ids.node = 'bb'").unwrap();
     pair.b.stop();
     pair.b.up();
@@ -110,7 +112,7 @@ fn no_writer_is_stopped_while_the_subscription_cannot_run() {
         return;
     }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
-    steps(&mut Move::of(&pair, 2, 2), &STEPS[..5]);
+    Move::of(&pair, 2, 2).steps(before("fence"));
     let restarted = |workers: i32| {
         pair.b
             .connect()

@@ -1,11 +1,11 @@
 //! The source fails over to a standby.
 
 use super::errors::said;
-use super::{ABORT, CALL, INSERT, check_ended, steps};
+use super::{ABORT, CALL, INSERT, check_ended};
 use postgres::Client;
 use std::thread;
 use std::time::Duration;
-use support::pair::{Move, Pair, STEPS};
+use support::pair::{Move, Pair, STEPS, before};
 use support::{count, refused, texts, within};
 
 /// A standby without the fence could take writes when it is promoted, so the move waits for it.
@@ -33,7 +33,7 @@ fn a_move_waits_until_standbys_have_the_fence() {
         WHERE application_name = 'standbys_of_a' AND flush_lsn = pg_current_wal_flush_lsn()";
     within(Duration::from_secs(20), || count(&mut a, up_to_date) == 1);
     standby.signal("STOP");
-    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a', max_pause => '1 s')");
+    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a', max_pause => '3 s')");
     assert_eq!(error.message(), "standby \"standbys_of_a\" of node \"a\" does not have the fence yet");
     a.batch_execute(INSERT).unwrap();
 
@@ -75,11 +75,11 @@ fn a_move_waits_until_standbys_have_the_fence() {
     standby.signal("CONT");
 }
 
-/// A source, and its standby, which has come so far when the source is lost.
+/// A source that is lost before the step `next`, and its standby, which has what came before the step `known`.
 fn failed_over(
     name: &str,
-    known: usize,
-    done: usize,
+    known: &str,
+    next: &str,
     after: impl FnOnce(&Pair),
 ) -> Option<(Pair, Client, Client)> {
     let mut pair = Pair::start(name);
@@ -90,16 +90,16 @@ fn failed_over(
     let standby = pair.a.standby(&format!("{name}_of_a"));
     let mut moving = Move::of(&pair, 2, 2);
     a.batch_execute(INSERT).unwrap();
-    steps(&mut moving, &STEPS[..known]);
+    moving.steps(before(known));
     let replayed = texts(&mut a, "SELECT pg_current_wal_flush_lsn()::text").remove(0);
     let replays = format!("SELECT count(*) FROM pg_last_wal_replay_lsn() l WHERE l >= '{replayed}'");
     within(Duration::from_secs(20), || count(&mut standby.connect(), &replays) == 1);
     standby.stop();
-    if known > 5 {
+    if before(known).contains(&"fence") {
         // It was connected at the fence, so its loss must be accepted.
         a.batch_execute("SELECT insta_ids_internal.move_mark('insta_ids_2_2', NULL)").unwrap();
     }
-    steps(&mut moving, &STEPS[known..done]);
+    moving.steps(&before(next)[before(known).len()..]);
     after(&pair);
     pair.a.stop_immediately();
     standby.up();
@@ -138,7 +138,7 @@ fn a_promoted_source_without_the_fence_mints_nothing_for_the_shard() {
                     .unwrap();
             }
         };
-        let Some((pair, mut a, mut b)) = failed_over(name, 1, 8, finish) else { return };
+        let Some((pair, mut a, mut b)) = failed_over(name, "prepare", "finish", finish) else { return };
         let error = refused(&mut a, INSERT);
         assert_eq!((error.code().code(), error.message()), ("25006", "shard 2 is fenced"));
         assert!(
@@ -173,7 +173,7 @@ fn a_promoted_source_with_the_fence_ends_the_move() {
     let finish = |pair: &Pair| {
         pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
     };
-    let Some((pair, mut a, mut b)) = failed_over("has_fence", 6, 8, finish) else { return };
+    let Some((pair, mut a, mut b)) = failed_over("has_fence", "drained", "finish", finish) else { return };
     assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
     b.batch_execute(INSERT).unwrap();
     b.batch_execute(CALL).unwrap();
@@ -184,7 +184,7 @@ fn a_promoted_source_with_the_fence_ends_the_move() {
 /// that both servers have rows.
 #[test]
 fn rows_that_both_servers_took_are_reported() {
-    let Some((pair, mut a, mut b)) = failed_over("both", 1, 8, |_| ()) else { return };
+    let Some((pair, mut a, mut b)) = failed_over("both", "prepare", "finish", |_| ()) else { return };
     let row = "INSERT INTO insta2.photos (id, caption) VALUES (2 << 10, 'late')";
     a.batch_execute(row).unwrap();
     let error = refused(&mut b, CALL);
@@ -200,7 +200,7 @@ fn rows_that_both_servers_took_are_reported() {
 /// The source fails over while rows are copied. The move is ended from the target, and the shard is open again.
 #[test]
 fn a_failover_during_the_copy_ends_the_move() {
-    let Some((pair, mut a, mut b)) = failed_over("copying", 5, 5, |_| ()) else { return };
+    let Some((pair, mut a, mut b)) = failed_over("copying", "fence", "fence", |_| ()) else { return };
     assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
     let error = refused(&mut b, CALL);
     let hint = "End the move, and begin it again: CALL insta_ids.move_abort(2, 2, 'a') on node \"b\".";
@@ -210,4 +210,56 @@ fn a_failover_during_the_copy_ends_the_move() {
     a.batch_execute(INSERT).unwrap();
     b.batch_execute(CALL).unwrap();
     check_resolved(&pair);
+}
+
+/// The call ends the move, or says that it must be begun again.
+fn end(b: &mut Client, what: &str) {
+    for _ in 0..3 {
+        let Err(error) = b.batch_execute(CALL) else { return };
+        let error = error.as_db_error().unwrap();
+        let (message, hint) = said(error);
+        assert!(hint.is_some_and(|hint| hint.contains("move_abort")), "{what}: {message}, {hint:?}");
+        println!("{what}: {message}");
+        b.batch_execute(ABORT).unwrap();
+    }
+    panic!("{what}: the move does not end");
+}
+
+/// The source fails over before each step, to a standby that has all before it.
+#[test]
+fn the_source_fails_over_at_every_step() {
+    for (n, step) in STEPS.into_iter().enumerate().skip(1) {
+        let Some((pair, mut a, mut b)) = failed_over(&format!("source{n}"), step, step, |_| ()) else {
+            return;
+        };
+        end(&mut b, step);
+        check_resolved(&pair);
+        let [there, left] =
+            ["insta2", "insta2__moved"].map(|schema| format!("SELECT count(*) FROM {schema}.photos"));
+        assert_eq!((count(&mut b, &there), count(&mut a, &left)), (2, 1), "{step}");
+    }
+}
+
+/// The target does, too.
+#[test]
+fn the_target_fails_over_at_every_step() {
+    for (n, step) in STEPS.into_iter().enumerate().skip(1) {
+        let mut pair = Pair::start(&format!("target{n}"));
+        if !pair.have_dblink() {
+            return;
+        }
+        let standby = pair.b.standby(&format!("target{n}_of_b"));
+        pair.a.connect().batch_execute(INSERT).unwrap();
+        Move::of(&pair, 2, 2).steps(before(step));
+        let flushed = texts(&mut pair.b.connect(), "SELECT pg_current_wal_flush_lsn()::text").remove(0);
+        let replays = format!("SELECT count(*) FROM pg_last_wal_replay_lsn() l WHERE l >= '{flushed}'");
+        within(Duration::from_secs(20), || count(&mut standby.connect(), &replays) == 1);
+        pair.b.stop_immediately();
+        standby.promote();
+        pair.b = standby;
+        let mut b = pair.b.connect();
+        end(&mut b, step);
+        check_resolved(&pair);
+        assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 2, "{step}");
+    }
 }

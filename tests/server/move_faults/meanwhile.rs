@@ -1,10 +1,10 @@
 //! What others do while shards move.
 
-use super::{ABORT, CALL, INSERT, await_lock, check_ended, steps};
+use super::{ABORT, CALL, INSERT, await_lock, check_ended};
 use postgres::Client;
 use std::thread;
 use std::time::Duration;
-use support::pair::{Move, Pair, STEPS, settings, shard_map};
+use support::pair::{Move, Pair, STEPS, before, settings, shard_map};
 use support::{Cluster, becomes, count, refused, texts};
 
 /// Shards of another node between those that move stay where they are.
@@ -14,7 +14,7 @@ fn shards_of_other_nodes_within_the_range_stay() {
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute("SELECT insta_ids.drop_shard(2), insta_ids.add_node('c', 'host=c')").unwrap();
     a.batch_execute("SELECT insta_ids.assign(2, 2, 'c')").unwrap();
-    steps(&mut Move::of(&pair, 1, 3), &STEPS);
+    Move::of(&pair, 1, 3).steps(&STEPS);
     let map = "SELECT string_agg(concat_ws(' ', first, last, node), ', ' ORDER BY first) FROM insta_ids.map";
     for client in [&mut a, &mut b] {
         assert_eq!(texts(client, map), ["0 0 a, 1 1 b, 2 2 c, 3 3 b, 4 63 a"]);
@@ -28,7 +28,7 @@ fn shards_of_other_nodes_within_the_range_stay() {
 fn moving_assigning_and_making_shards_cannot_deadlock() {
     let pair = Pair::start("order");
     let mut moving = Move::of(&pair, 2, 2);
-    steps(&mut moving, &STEPS[..7]);
+    moving.steps(before("hand over"));
     let mut other = pair.b.connect();
     other
         .batch_execute("BEGIN; LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE")
@@ -87,7 +87,7 @@ fn a_shard_that_moves_is_not_assigned_to_a_third_node() {
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute("SELECT insta_ids.add_node('c', 'host=c')").unwrap();
     let mut moving = Move::of(&pair, 2, 2);
-    steps(&mut moving, &STEPS[..7]);
+    moving.steps(before("release"));
     for client in [&mut a, &mut b] {
         let error = refused(client, "SELECT insta_ids.assign(2, 2, 'c')");
         assert_eq!(error.message(), "shards from 2 to 2 are moving");
@@ -103,7 +103,7 @@ fn a_shard_that_moves_is_not_assigned_to_a_third_node() {
     // Nor does the map of another node.
     let elsewhere = "SELECT insta_ids.apply_map(jsonb_set(jsonb_set(insta_ids.shard_map(), '{version}', '1000'), '{ranges}', '[[0, 63, \"c\"]]'))";
     assert_eq!(refused(&mut b, elsewhere).message(), "shards from 2 to 2 are moving");
-    steps(&mut moving, &STEPS[7..]);
+    moving.steps(&STEPS[7..]);
     b.batch_execute(INSERT).unwrap();
 }
 
@@ -120,7 +120,7 @@ fn a_target_that_comes_back_leaves_the_next_moves_slot_alone() {
     a.execute("SELECT insta_ids.add_node('c', $1)", &[&dsn]).unwrap();
     third.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink").unwrap();
     third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
-    steps(&mut Move::of(&pair, 2, 2), &STEPS[..5]);
+    Move::of(&pair, 2, 2).steps(before("fence"));
     pair.b.stop();
     a.batch_execute(
         "SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)) FROM insta_ids_internal.move m",
@@ -166,7 +166,7 @@ fn slots_that_are_not_the_moves_are_not_dropped() {
     make(&mut other, "pg_1_sync_2_3");
     make(&mut a, "pg_1_sync_mine");
     make(&mut a, "pg_4_sync_5_6");
-    steps(&mut Move::of(&pair, 2, 2), &STEPS[..3]);
+    Move::of(&pair, 2, 2).steps(before("subscribe"));
     a.batch_execute(
         "SELECT insta_ids_internal.move_withdraw(name, to_jsonb(m)
             || '{\"table_slots\": [\"pg_1_sync_2_3\", \"pg_1_sync_mine\", \"pg_4_sync_5_6\"]}') FROM insta_ids_internal.move m",
@@ -175,7 +175,7 @@ fn slots_that_are_not_the_moves_are_not_dropped() {
     let slots = "SELECT slot_name::text FROM pg_replication_slots ORDER BY 1";
     assert_eq!(texts(&mut a, slots), ["pg_1_sync_2_3", "pg_1_sync_mine"]);
     pair.b.connect().batch_execute("SELECT insta_ids_internal.move_cancel('insta_ids_2_2')").unwrap();
-    steps(&mut Move::of(&pair, 2, 2), &STEPS[..3]);
+    Move::of(&pair, 2, 2).steps(before("subscribe"));
     let is_named = "SELECT count(*) FROM insta_ids_internal.move m JOIN pg_replication_slots s
         ON s.slot_name = 'insta_ids_' || m.first || '_' || m.last || '_' || left(replace(m.id::text, '-', ''), 16)";
     assert_eq!(count(&mut a, is_named), 1);

@@ -2,24 +2,20 @@
 
 mod errors;
 mod failover;
+mod holding;
 mod meanwhile;
+mod opening;
 mod pauses;
 
 use postgres::Client;
 use std::thread;
 use std::time::Duration;
-use support::pair::{Move, Pair};
+use support::pair::Pair;
 use support::{Cluster, count, within};
 
 pub(crate) const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a')";
 pub(crate) const ABORT: &str = "CALL insta_ids.move_abort(2, 2, 'a')";
 pub(crate) const INSERT: &str = "INSERT INTO insta2.photos DEFAULT VALUES";
-
-pub(crate) fn steps(moving: &mut Move, steps: &[&str]) {
-    for step in steps {
-        moving.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
-    }
-}
 
 /// Waits until sessions of a server wait for so many locks.
 pub(crate) fn await_lock(cluster: &Cluster, waiting: i64) {

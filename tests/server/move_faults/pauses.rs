@@ -1,6 +1,6 @@
 //! Writers are stopped for a time that has an end.
 
-use super::{CALL, INSERT, await_lock, before_the_fence, check_ended, steps};
+use super::{CALL, INSERT, await_lock, before_the_fence, check_ended};
 use std::time::{Duration, Instant};
 use support::pair::{Move, Pair};
 use support::{count, refused, texts, within};
@@ -42,7 +42,7 @@ fn writers_wait_no_longer_than_max_pause() {
     }
     // A mark of a fence that was given up is worth nothing.
     let mut moving = Move::of(&pair, 2, 2);
-    steps(&mut moving, &["fence", "drained"]);
+    moving.steps(&["fence", "drained", "release"]);
     let state =
         texts(&mut a, "SELECT insta_ids_internal.move_state('insta_ids_2_2', NULL) ->> 'fences'").remove(0);
     let given_up = format!("SELECT insta_ids_internal.give_up_fence('insta_ids_2_2', {state})::text");

@@ -7,7 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::thread;
 use std::time::Duration;
-use support::pair::{Move, Pair, STEPS, shard_map};
+use support::pair::{Move, Pair, STEPS, before, shard_map};
 use support::{count, ids, major, refused, texts, within};
 
 /// Each committed row is there once, on the server that has the shard.
@@ -72,12 +72,12 @@ fn writers_follow_a_move_of_one_call() {
 fn rows_written_last_arrive_before_the_hand_over() {
     let pair = Pair::start("mark");
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("fence"));
     let mut a = pair.a.connect();
     // So many that they are on their way when the fence comes.
     let insert = "INSERT INTO insta2.photos SELECT FROM generate_series(1, 50000) RETURNING id";
     let newest = ids(&mut a, insert);
-    STEPS[5..].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(&STEPS[5..]);
     let first =
         ids(&mut pair.b.connect(), "SELECT next_id(2, 'insta2.table_id_seq') FROM generate_series(1, 2000)");
     assert!(first.iter().min() > newest.iter().max());
@@ -101,9 +101,7 @@ fn shards_leave_a_server_of_wal_level_replica_from_postgresql_19_on() {
         return;
     }
     let mut moving = Move::of(&pair, 2, 2);
-    for step in STEPS {
-        moving.step(step).unwrap_or_else(|error| panic!("{step}: {error:?}"));
-    }
+    moving.steps(&STEPS);
     assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta2.photos"), 1000);
 }
 

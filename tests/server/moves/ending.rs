@@ -1,7 +1,7 @@
 //! A move ends in one way, on both servers.
 
 use super::FENCED;
-use support::pair::{Move, Pair, STEPS, shard_map};
+use support::pair::{Move, Pair, STEPS, before, shard_map};
 use support::{count, refused, texts};
 
 /// Whatever the order of calls, a cancelled move is not taken over, and a shard that was taken over is not opened again
@@ -14,7 +14,7 @@ fn a_move_is_either_cancelled_or_taken_over() {
 
     // Two drivers: one cancels, the other goes on with the same offer.
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("drained"));
     let cancelled = texts(&mut b, "SELECT insta_ids_internal.move_cancel('insta_ids_2_2')::text");
     moving.step("offer").unwrap();
     assert_eq!(message(moving.step("prepare").unwrap_err()), "offer of shards from 2 to 2 is void");
@@ -34,7 +34,7 @@ fn a_move_is_either_cancelled_or_taken_over() {
 
     // Handed over, and then cancelled: too late, also when the target has forgotten it.
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..8].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("finish"));
     assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are already here");
     b.batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
     assert_eq!(message(moving.abort().unwrap_err()), "shards of move \"insta_ids_2_2\" are already here");
@@ -44,9 +44,7 @@ fn a_move_is_either_cancelled_or_taken_over() {
     // A copy whose hand-over its server has lost is not dropped: the other one has let go.
     if pair.have_dblink() {
         let mut moving = Move::of(&pair, 3, 3);
-        for step in STEPS {
-            moving.step(step).unwrap();
-        }
+        moving.steps(&STEPS);
         let lost = "INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
             SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 0, 'copying' FROM insta_ids_internal.move_outcome ORDER BY at DESC LIMIT 1";
         b.batch_execute(lost).unwrap();
@@ -85,7 +83,7 @@ fn a_forged_outcome_does_not_end_a_move() {
     };
     Move::of(&pair, 3, 3).step("offer").unwrap();
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..2].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("slot"));
     for id in [id_of("insta_ids_2_2"), id_of("insta_ids_3_3")] {
         for values in [
             "'handed over', '{2}', NULL",
@@ -128,7 +126,7 @@ fn a_withdrawn_shard_is_where_the_map_says() {
     let pair = Pair::start("withdrawn");
     let mut a = pair.a.connect();
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("drained"));
     let by_map = "SELECT insta_ids.apply_map(insta_ids.shard_map()
         || '{\"version\": 1000, \"ranges\": [[0, 1, \"a\"], [2, 2, \"b\"], [3, 63, \"a\"]]}')";
     a.batch_execute(by_map).unwrap();
@@ -153,7 +151,7 @@ fn neither_server_believes_what_the_other_did_not_confirm() {
     let pair = Pair::start("word");
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..7].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("hand over"));
     // Before it was handed over, the source does not let go.
     for proof in
         ["NULL", r#"'{"version": 9}'"#, r#"'{"id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "version": 9}'"#]
@@ -167,7 +165,8 @@ fn neither_server_believes_what_the_other_did_not_confirm() {
     );
     // Nor does the target set whatever sequence the mark names.
     b.batch_execute("CREATE SEQUENCE public.other").unwrap();
-    let mark = texts(&mut a, "SELECT mark::text FROM insta_ids_internal.move").remove(0);
+    let mark =
+        texts(&mut a, "SELECT (mark || '{\"released\": true}')::text FROM insta_ids_internal.move").remove(0);
     for other in ["[\"public\", \"other\", 99, true]", "[\"insta2\", \"photos\", 99, true]"] {
         let hand_over = format!(
             "SELECT insta_ids_internal.move_hand_over('insta_ids_2_2', jsonb_insert('{mark}', '{{sequences, 0}}', '{other}'))"
@@ -220,9 +219,7 @@ fn neither_server_believes_what_the_other_did_not_confirm() {
 fn a_source_without_its_name_still_refuses_what_has_left() {
     let pair = Pair::start("nameless");
     let mut moving = Move::of(&pair, 2, 2);
-    for step in STEPS {
-        moving.step(step).unwrap();
-    }
+    moving.steps(&STEPS);
     pair.a.connect().batch_execute("ALTER SYSTEM SET insta_ids.node = ''").unwrap();
     pair.a.stop();
     pair.a.up();

@@ -4,7 +4,7 @@ use super::FENCED;
 use postgres::error::SqlState;
 use std::thread;
 use std::time::Duration;
-use support::pair::{MIGRATION, Move, Pair, STEPS};
+use support::pair::{MIGRATION, Move, Pair, STEPS, before};
 use support::{Cluster, count, refused, texts, within};
 
 /// Sessions that are past the check when the fence comes are waited for: none mints or writes after the mark.
@@ -163,7 +163,7 @@ fn session_replication_role_does_not_get_past_a_fence() {
     a.batch_execute("SELECT insta_ids.add_migration('0002', 'CREATE SEQUENCE plain')").unwrap();
     a.batch_execute("CALL insta_ids.migrate()").unwrap();
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("fence"));
     a.batch_execute("ALTER SEQUENCE insta2.plain SET SCHEMA public").unwrap();
     let changed = moving.step("fence").unwrap_err();
     assert_eq!(
@@ -173,22 +173,20 @@ fn session_replication_role_does_not_get_past_a_fence() {
     moving.abort().unwrap();
     a.batch_execute("ALTER SEQUENCE plain SET SCHEMA insta2").unwrap();
     let mut moving = Move::of(&pair, 2, 2);
-    STEPS[..6].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("drained"));
     for (client, write) in [
         (&mut a, "SET session_replication_role = replica; INSERT INTO insta2.photos (id) VALUES (2 << 10)"),
         (&mut b, "INSERT INTO insta2.photos DEFAULT VALUES"),
     ] {
         assert_eq!(refused(client, write).code(), FENCED);
     }
-    moving.step("drained").unwrap();
-    moving.step("hand over").unwrap();
-    moving.step("finish").unwrap();
+    moving.steps(&STEPS[6..]);
     let late =
         "SET session_replication_role = replica; INSERT INTO insta2__moved.photos (id) VALUES (2 << 10)";
     assert_eq!(refused(&mut a, late).code(), FENCED);
     // A cancellation that was lost is the same when it is asked for again.
     let mut moving = Move::of(&pair, 3, 3);
-    STEPS[..4].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("copied"));
     let id = texts(&mut a, "SELECT id::text FROM insta_ids_internal.move").remove(0);
     let cancel = format!("SELECT insta_ids_internal.move_cancel('insta_ids_3_3', '{id}')::text");
     let first = texts(&mut b, &cancel);
@@ -201,4 +199,34 @@ fn session_replication_role_does_not_get_past_a_fence() {
          CREATE FOREIGN TABLE insta0.remote (id bigint) SERVER none; SELECT insta_ids.fence(0), insta_ids.unfence(0)",
     )
     .unwrap();
+}
+
+/// A trigger that only has the name of the fence's, or is of another shard, is replaced.
+#[test]
+fn a_trigger_of_the_name_alone_is_no_fence() {
+    let cluster = Cluster::start("namesake");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.init(8)").unwrap();
+    client.batch_execute(MIGRATION).unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(0, 2)").unwrap();
+    client
+        .batch_execute(
+            "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+             CREATE TRIGGER insta_ids_fence BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON insta0.photos
+                 FOR EACH STATEMENT EXECUTE FUNCTION nothing('0');
+             CREATE TRIGGER insta_ids_fence BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON insta0.likes
+                 FOR EACH STATEMENT WHEN (current_user = 'nobody') EXECUTE FUNCTION insta_ids_internal.guard_write('0');
+             SELECT insta_ids.fence(1), insta_ids.unfence(1);
+             ALTER TABLE insta1.likes DROP CONSTRAINT likes_pkey;
+             ALTER TABLE insta1.likes RENAME TO moved;
+             ALTER TABLE insta1.moved SET SCHEMA insta0;
+             SELECT insta_ids.fence(0)",
+        )
+        .unwrap();
+    for table in ["photos", "likes", "moved"] {
+        let error = refused(&mut client, &format!("DELETE FROM insta0.{table}"));
+        assert_eq!(error.message(), "shard 0 is fenced", "{table}");
+    }
+    client.batch_execute("SELECT insta_ids.unfence(0), insta_ids.fence(1)").unwrap();
+    client.batch_execute("DELETE FROM insta0.moved; DELETE FROM insta0.photos").unwrap();
 }

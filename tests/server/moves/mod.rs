@@ -1,5 +1,6 @@
 //! Promise: a shard is written to on one server at a time, and takes its ids with it.
 
+mod background;
 mod driving;
 mod ending;
 mod fencing;

@@ -5,7 +5,7 @@ use postgres::error::SqlState;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use support::pair::{Move, Pair, STEPS};
+use support::pair::{Move, Pair, STEPS, before};
 use support::shards::Running;
 use support::{count, refused, skipped, texts, within};
 
@@ -136,7 +136,7 @@ fn a_move_survives_what_others_do_to_shards_slots_and_maps() {
     let mut old = pair.a.connect();
     old.batch_execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT 1").unwrap();
     let mut moving = Move::of(&pair, 0, 3);
-    STEPS[..5].iter().for_each(|step| moving.step(step).unwrap());
+    moving.steps(before("fence"));
 
     // A shard in a gap of the range is not made.
     for create in ["SELECT insta_ids.create_shard(1)", "CALL insta_ids.create_shards(0, 3)"] {
@@ -194,9 +194,7 @@ fn a_move_survives_what_others_do_to_shards_slots_and_maps() {
 
     // What has left is not made again beside what is left of it, which is not dropped under others.
     let mut moving = Move::of(&pair, 2, 2);
-    for step in STEPS {
-        moving.step(step).unwrap();
-    }
+    moving.steps(&STEPS);
     a.batch_execute("DELETE FROM insta_ids_internal.assignment").unwrap();
     a.batch_execute("BEGIN; CREATE VIEW seen AS SELECT * FROM insta2__moved.photos").unwrap();
     // Who drops it waits for whoever is making something that depends on it.
@@ -259,4 +257,76 @@ fn a_copy_goes_on_when_a_full_disk_has_room_again() {
     assert!(mount("remount,size=64m").status.success());
     b.batch_execute(call).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 50_001);
+}
+
+/// A dry run finds what would stop the move, on either server, and leaves nothing.
+#[test]
+fn a_dry_run_says_what_stands_in_the_way() {
+    let pair = Pair::start("dry");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let mut findings = || {
+        let check = "SELECT concat_ws(' | ', severity, code, object, detail, hint) FROM insta_ids.check_move(2, 2, 'a')";
+        let found = texts(&mut b, check);
+        let left = [&pair.a, &pair.b].map(|node| count(&mut node.connect(), "SELECT (SELECT count(*) FROM pg_publication)
+            + (SELECT count(*) FROM insta_ids_internal.move) + (SELECT count(*) FROM insta_ids_internal.fence)"));
+        assert_eq!(left, [0, 0]);
+        found
+    };
+    let expected = "notice | would_move | insta_ids_2_2 | Shards from 2 to 2 with 2 tables and 8192 bytes would come from node \"a\". | CALL insta_ids.move_shards(2, 2, 'a')";
+    assert_eq!(findings(), [expected]);
+    a.batch_execute("CREATE TABLE insta2.byhand (n int)").unwrap();
+    let found = findings();
+    assert!(found[0].starts_with("error | cannot_leave | a | shard 2 cannot be moved"), "{found:?}");
+    a.batch_execute("ALTER TABLE insta2.byhand ADD PRIMARY KEY (n); SELECT pg_create_physical_replication_slot('kept', true)")
+        .unwrap();
+    let found = findings();
+    assert!(
+        found[0].starts_with("error | cannot_come | b | shard 2 is not what its migrations make"),
+        "{found:?}"
+    );
+    assert!(found[1].starts_with("warning | standby_behind | a | Its standby of slot \"kept\""), "{found:?}");
+    pair.a.stop();
+    let found = findings_of_a_lost_source(&mut pair.b.connect());
+    assert!(found[0].starts_with("error | cannot_leave | a | "), "{found:?}");
+}
+
+fn findings_of_a_lost_source(b: &mut postgres::Client) -> Vec<String> {
+    texts(b, "SELECT concat_ws(' | ', severity, code, object, detail) FROM insta_ids.check_move(2, 2, 'a')")
+}
+
+/// Readers with an old map never see the unfinished copy on the target, nor old rows on the source after the finish.
+#[test]
+fn readers_see_all_rows_or_an_error() {
+    let pair = Pair::start("readers");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for client in [&mut a, &mut b] {
+        client.batch_execute("CREATE ROLE app").unwrap();
+    }
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    let grants = "ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO app WITH GRANT OPTION;
+        ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO PUBLIC;
+        ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO app";
+    b.batch_execute(grants).unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    let read = |node: &support::Cluster| {
+        let mut reader = node.connect();
+        reader.batch_execute("SET ROLE app").unwrap();
+        reader
+            .query("SELECT FROM insta2.photos", &[])
+            .map(|rows| rows.len())
+            .map_err(|error| error.code().cloned())
+    };
+    a.batch_execute("GRANT USAGE ON SCHEMA insta2 TO app; GRANT SELECT ON insta2.photos TO app").unwrap();
+    for step in STEPS {
+        moving.step(step).unwrap();
+        assert_eq!(read(&pair.a).is_ok(), step != "finish", "a after {step}");
+        let is_there = ["hand over", "finish"].contains(&step);
+        assert_eq!(read(&pair.b).is_ok(), is_there, "b after {step}");
+    }
+    assert_eq!(read(&pair.b), Ok(1));
+    let acl = "SELECT nspacl::text FROM pg_namespace WHERE nspname = 'insta2'";
+    assert_eq!(texts(&mut b, acl), ["{postgres=UC/postgres,=U/postgres,app=U*/postgres}"]);
 }

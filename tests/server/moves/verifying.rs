@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use postgres::Client;
 
-use support::pair::{Move, Pair, STEPS};
+use support::pair::{Move, Pair, before};
 use support::{Cluster, count, refused, texts, within};
 
-use crate::move_faults::{INSERT, await_lock, before_the_fence, steps};
+use crate::move_faults::{INSERT, await_lock, before_the_fence};
 
 const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a', lock_timeout => '20s')";
 
@@ -112,7 +112,12 @@ fn writers_go_on_while_rows_are_compared() {
                 "UPDATE insta2.photos SET caption = 'late'; DELETE FROM insta2.photos WHERE id % 7 = 0",
             )
             .unwrap();
+            let mut late = pair.a.connect();
+            late.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ROW EXCLUSIVE MODE").unwrap();
             reader.batch_execute("COMMIT").unwrap();
+            let compared = "SELECT count(*) FROM insta_ids.moves WHERE tables_compared = 2";
+            within(Duration::from_secs(20), || count(&mut a, compared) == 1);
+            late.batch_execute("COMMIT").unwrap();
         },
     );
     let all = "SELECT md5(string_agg(p::text, ' ' ORDER BY p.id)) FROM";
@@ -190,7 +195,7 @@ fn a_fence_that_was_left_is_opened_before_rows_are_compared() {
         return;
     }
     let mut moving = Move::of(&pair, 2, 2);
-    steps(&mut moving, &STEPS[..6]);
+    moving.steps(before("drained"));
     assert_eq!(refused(&mut pair.a.connect(), INSERT).code(), super::FENCED);
     let mut b = pair.b.connect();
     b.batch_execute(CALL).unwrap();

@@ -29,7 +29,7 @@ fn what_depends_on_the_extension_keeps_it_from_being_dropped() {
         "function insta1.next_id() depends on function next_id(integer,regclass)",
         "default value for column id of table insta1.photos depends on function insta1.next_id()",
         "constraint photos_id_check on table insta1.photos depends on function id_shard(bigint)",
-        "trigger insta_ids_fence on table insta3.photos depends on function insta_ids_internal.refuse_write()",
+        "trigger insta_ids_fence on table insta3.photos depends on function insta_ids_internal.guard_write()",
         "sequence insta_ids.ticket_t depends on schema insta_ids",
     ] {
         assert!(error.detail().unwrap().contains(dependent), "{dependent}: {:?}", error.detail());

@@ -106,7 +106,7 @@ fn event_triggers_see_and_stop_what_the_extension_does() {
         "SELECT insta_ids.fence(2)",
         &[["ddl_command_end", "CREATE TRIGGER", "insta_ids_fence on insta2.photos"]],
     );
-    both(&mut client, "SELECT insta_ids.unfence(2)", &[["ddl_command_end", "ALTER TABLE", "insta2.photos"]]);
+    both(&mut client, "SELECT insta_ids.unfence(2)", &[]);
     // One of the shards cannot be migrated; the others are.
     client
         .batch_execute("INSERT INTO stopped VALUES ('table_rewrite', 'ALTER TABLE', 'insta1.photos')")

@@ -1,0 +1,194 @@
+//! A move in the background ends without its caller.
+
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+use support::pair::Pair;
+use support::{Cluster, count, refused, texts, within};
+
+use super::{check, written};
+use crate::move_faults::{ABORT, INSERT, check_ended};
+
+const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a', background => true, max_pause => '5 s')";
+
+fn ends(b: &mut Client) {
+    within(Duration::from_mins(1), || count(b, "SELECT count(*) FROM insta_ids.moves") == 0);
+}
+
+/// How often the worker has failed; that there is a worker, or none any more.
+fn failed(b: &mut Client, times: i64) {
+    within(Duration::from_mins(1), || {
+        count(b, "SELECT coalesce(max(failed_attempts), -1)::bigint FROM insta_ids.moves") >= times
+    });
+}
+
+/// A standby that is not connected keeps the source from releasing the shards.
+const KEEP: &str = "SELECT pg_create_physical_replication_slot('kept', true)";
+const LET_GO: &str = "SELECT pg_drop_replication_slot('kept')";
+
+const WORKERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'insta_ids: move'";
+
+fn restart(cluster: &Cluster) -> Client {
+    cluster.stop_immediately();
+    cluster.up();
+    cluster.connect()
+}
+
+/// Its caller goes away, and each row is there once, on the server that has the shard.
+#[test]
+fn a_move_goes_on_without_its_caller() {
+    let pair = Pair::start("alone");
+    if !pair.have_dblink() {
+        return;
+    }
+    let mut b = pair.b.connect();
+    let (committed, _) = written(&pair, 4, || {
+        let mut caller = pair.b.connect();
+        caller.batch_execute(CALL).unwrap();
+        drop(caller);
+        ends(&mut b);
+        thread::sleep(Duration::from_millis(100));
+    });
+    check(&pair, &committed);
+    check_ended(&pair);
+    within(Duration::from_secs(10), || count(&mut b, WORKERS) == 0);
+    // What cannot begin says so to the caller.
+    assert_eq!(refused(&mut b, CALL).message(), "shard 2 is already on this node");
+}
+
+/// Its worker is cancelled and terminated, and each server is restarted, while the hand-over waits for a standby.
+#[test]
+fn a_move_survives_restarts() {
+    let pair = Pair::start("restarted");
+    if !pair.have_dblink() {
+        return;
+    }
+    pair.a.connect().batch_execute(&format!("CREATE EXTENSION dblink; {INSERT}")).unwrap();
+    for disturbance in ["pg_cancel_backend", "pg_terminate_backend", "a", "b"] {
+        let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+        a.batch_execute(KEEP).unwrap();
+        b.batch_execute(CALL).unwrap();
+        failed(&mut b, 1);
+        match disturbance {
+            "a" => a = restart(&pair.a),
+            "b" => b = restart(&pair.b),
+            signal => assert_eq!(count(&mut b, &WORKERS.replace('*', &format!("{signal}(pid)"))), 1),
+        }
+        a.batch_execute(LET_GO).unwrap();
+        ends(&mut b);
+        assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1, "{disturbance}");
+        check_ended(&pair);
+        // And back, so that it can go again.
+        a.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();
+        a.batch_execute("CALL insta_ids.move_shards(2, 2, 'b', background => true)").unwrap();
+        ends(&mut a);
+        b.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();
+    }
+}
+
+/// The view has the error and how often it came, and an abort ends all of it.
+#[test]
+fn errors_are_shown_and_tried_again() {
+    let pair = Pair::start("patience");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    a.batch_execute(KEEP).unwrap();
+    b.batch_execute(CALL).unwrap();
+    failed(&mut b, 2);
+    assert_eq!(
+        texts(&mut b, "SELECT concat_ws(', ', is_in_background, last_error) FROM insta_ids.moves"),
+        ["t, standby of slot \"kept\" of node \"a\" is not connected"]
+    );
+    a.batch_execute(INSERT).unwrap();
+    // A new call tries again at once, by the same worker.
+    failed(&mut b, 4);
+    b.batch_execute(CALL).unwrap();
+    let few = "SELECT count(*) FROM insta_ids.moves WHERE failed_attempts BETWEEN 1 AND 2";
+    within(Duration::from_secs(5), || count(&mut b, few) == 1);
+    assert_eq!(count(&mut b, WORKERS), 1);
+    b.batch_execute(ABORT).unwrap();
+    check_abort(&mut b);
+    b.batch_execute(CALL).unwrap();
+    failed(&mut b, 1);
+    a.batch_execute(LET_GO).unwrap();
+    pair.a.stop_immediately();
+    thread::sleep(Duration::from_secs(3));
+    pair.a.up();
+    ends(&mut b);
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 2);
+    check_ended(&pair);
+}
+
+fn check_abort(b: &mut Client) {
+    within(Duration::from_secs(10), || count(b, WORKERS) == 0);
+    assert_eq!(count(b, "SELECT count(*) FROM insta_ids.moves"), 0);
+}
+
+/// Rows that differ are no matter of patience.
+#[test]
+fn rows_that_differ_end_the_attempts() {
+    let pair = Pair::start("hopeless");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    a.batch_execute(KEEP).unwrap();
+    b.batch_execute(CALL).unwrap();
+    failed(&mut b, 1);
+    b.batch_execute("SET session_replication_role = replica; DELETE FROM insta2.photos").unwrap();
+    a.batch_execute(LET_GO).unwrap();
+    within(Duration::from_mins(1), || {
+        texts(&mut b, "SELECT concat_ws(', ', is_in_background, last_error) FROM insta_ids.moves")
+            == ["f, rows of table insta2.photos are not the same on both servers"]
+    });
+    within(Duration::from_secs(10), || count(&mut b, WORKERS) == 0);
+    b.batch_execute(ABORT).unwrap();
+    check_ended(&pair);
+}
+
+/// The extension is dropped while its worker waits for the next try.
+#[test]
+fn the_worker_ends_with_the_extension() {
+    let pair = Pair::start("uninstalled");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(KEEP).unwrap();
+    b.batch_execute(CALL).unwrap();
+    failed(&mut b, 1);
+    b.batch_execute("DROP EXTENSION insta_ids CASCADE").unwrap();
+    within(Duration::from_secs(20), || count(&mut b, WORKERS) == 0);
+    // The server starts a worker again that has failed.
+    thread::sleep(Duration::from_secs(11));
+    assert_eq!(count(&mut b, WORKERS), 0);
+}
+
+/// The caller is told, and nobody waits for a worker that is not there.
+#[test]
+fn without_a_worker_the_call_says_so() {
+    let pair = Pair::start("unworked");
+    if !pair.have_dblink() {
+        return;
+    }
+    pair.a.connect().batch_execute(INSERT).unwrap();
+    // The replication launcher takes one.
+    pair.b.connect().batch_execute("ALTER SYSTEM SET max_worker_processes = 1").unwrap();
+    let mut b = restart(&pair.b);
+    assert_eq!(refused(&mut b, CALL).message(), "no background worker is free");
+    assert_eq!(
+        texts(&mut b, "SELECT concat_ws(' ', step, is_in_background) FROM insta_ids.moves"),
+        ["prepared f"]
+    );
+    b.batch_execute("ALTER SYSTEM RESET max_worker_processes").unwrap();
+    b = restart(&pair.b);
+    b.batch_execute(CALL).unwrap();
+    ends(&mut b);
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
+    check_ended(&pair);
+}
