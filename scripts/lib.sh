@@ -104,9 +104,11 @@ packages() {
     [ ${#missing[@]} = 0 ] || step "installing ${missing[*]}" apt_install "${missing[@]}"
 }
 
-# A network that fails for a moment is tried again.
+# A network that fails for a moment is tried again. Another installation is waited for: apt-get itself does not wait for the
+# lock of the lists of packages, so scripts that run side by side take one of their own.
 apt_get() {
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=5 "$@"
+    as_root env DEBIAN_FRONTEND=noninteractive flock /var/lib/apt/lists \
+        apt-get -q -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600 "$@"
 }
 
 # What was installed stays: a package that conflicts with it is an error.
