@@ -60,7 +60,7 @@ class Map:
 
     def node_of(self, shard):
         """The name of the node that has a shard."""
-        for first, last, node in self.ranges:
+        for first, last, node, _ in self.ranges:
             if first <= shard <= last:
                 return node
         raise LookupError(f"the map has shard {shard} on no node")

@@ -2,6 +2,16 @@
 
 -- Connections
 
+-- Returns a connection string by which a session does not wait long for a server that does not answer. What the string itself
+-- says counts.
+CREATE OR REPLACE FUNCTION insta_ids_internal.with_timeouts(dsn text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE
+        WHEN dsn ~ '(connect_timeout|keepalives)' THEN dsn
+        WHEN dsn ~ '^postgres(ql)?://' THEN dsn || CASE WHEN dsn ~ '[?]' THEN '&' ELSE '?' END
+            || 'connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3'
+        ELSE 'connect_timeout=10 keepalives_idle=10 keepalives_interval=5 keepalives_count=3 ' || dsn END;
+
 -- Connects this session to another node. Raises an error unless the node is on the map and has the extension. A session can
 -- have more than one connection, each with a name.
 CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name, connection text DEFAULT 'insta_ids') RETURNS void
@@ -12,7 +22,7 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node(connection);
     EXECUTE format('SELECT %I.dblink_connect(%L, %L)', dblink, connection, (
-        SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = connect_node.node));
+        SELECT insta_ids_internal.with_timeouts(n.dsn) FROM insta_ids_internal.node n WHERE n.node = connect_node.node));
     -- The role may have other settings there.
     EXECUTE format('SELECT %I.dblink_exec(%L, %L)', dblink, connection,
         'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
@@ -117,6 +127,28 @@ $$;
 
 -- Agreement of the servers
 
+-- Gives the map of this server to all other nodes, which take over what is newer. A node that does not take it is a notice: it
+-- gets the map when shards move again.
+CREATE OR REPLACE FUNCTION insta_ids_internal.share_map() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    map CONSTANT jsonb := insta_ids.shard_map();
+    node name;
+BEGIN
+    FOR node IN SELECT n.node FROM insta_ids_internal.node n WHERE n.node <> insta_ids.this_node() ORDER BY n.ord LOOP
+        BEGIN
+            PERFORM insta_ids_internal.connect_node(node);
+            -- A session there may hold the map's lock for long.
+            PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(set_config(''lock_timeout'', ''2s'', false))');
+            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.apply_map(%L)', map));
+        EXCEPTION WHEN OTHERS THEN
+            RAISE NOTICE 'node "%" has not taken the map: %', node, SQLERRM;
+        END;
+    END LOOP;
+END
+$$;
+
 -- Asks every node of the map, including this one.
 CREATE OR REPLACE FUNCTION insta_ids.check_fleet() RETURNS SETOF insta_ids.finding
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -164,7 +196,7 @@ BEGIN
            format('Its map has version %s, and version %s on node "%s".', v.version, newest, newest_on)
                || CASE v.version WHEN newest THEN ' They differ.' ELSE '' END,
            CASE v.version WHEN newest
-               THEN 'Assign on one of them what the other has, and apply that map on the other by insta_ids.apply_map().'
+               THEN 'Apply the map of each on the other by insta_ids.apply_map().'
                ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
     FROM jsonb_each(answers) a
     CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v

@@ -76,18 +76,22 @@ CREATE TABLE insta_ids_internal.node (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.node', '');
 
--- This table has no foreign key, because a parallel restore loads the tables in any order.
+-- This table has no foreign key, because a parallel restore loads the tables in any order. `version` is that of the map in which
+-- the range was assigned to its node.
 CREATE TABLE insta_ids_internal.assignment (
     first integer PRIMARY KEY CHECK (first >= 0),
     last integer NOT NULL CHECK (last >= first),
     node name NOT NULL,
+    version bigint NOT NULL DEFAULT 0,
     EXCLUDE USING gist (pg_catalog.int4range(first, last, '[]') WITH &&)
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.assignment', '');
 
--- The version of the map, in one row from the first change on. Invalidating this table makes all sessions read the map again.
+-- The version of the map, and the one in which the nodes changed last, in one row from the first change on. Invalidating this
+-- table makes all sessions read the map again.
 CREATE TABLE insta_ids_internal.map (
-    version bigint NOT NULL
+    version bigint NOT NULL,
+    nodes_version bigint NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX map_once ON insta_ids_internal.map ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.map', '');

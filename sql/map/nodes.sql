@@ -47,7 +47,9 @@ BEGIN
     -- A statement that only inserts may come from a dump, and the dump contains the version. Other changes also fire the
     -- trigger for UPDATE or DELETE.
     IF TG_OP <> 'INSERT' THEN
-        INSERT INTO insta_ids_internal.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
+        INSERT INTO insta_ids_internal.map VALUES (1, (TG_TABLE_NAME = 'node')::integer)
+        ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1,
+            nodes_version = CASE TG_TABLE_NAME WHEN 'node' THEN map.version + 1 ELSE map.nodes_version END;
     END IF;
     RETURN NULL;
 END

@@ -278,6 +278,7 @@ BEGIN
         PERFORM insta_ids_internal.move_finish(move);
     END IF;
     CALL insta_ids_internal.new_transaction();
+    PERFORM insta_ids_internal.share_map();
     RAISE NOTICE 'move_shards: finished; the map has version %', handed_over ->> 'version';
 END
 $$;

@@ -128,25 +128,23 @@ BEGIN
 END
 $$;
 
--- Assigns the shards of a move to the target, if the map has them on the source, and gives the map at least this version. All
--- ranges change together, because each intermediate map would be wrong about some shards.
+-- Assigns the shards of a move to the target, if the map has them on the source, in this version of the map or the next one. The
+-- range of a move can contain shards of other nodes.
 CREATE OR REPLACE FUNCTION insta_ids_internal.assign_moved(moving insta_ids_internal.move, version bigint) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    ranges CONSTANT jsonb := insta_ids_internal.assignments_json();
+    moved jsonb;
 BEGIN
-    IF EXISTS (
-        SELECT FROM insta_ids_internal.assignment a
-        WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first)
-    THEN
-        PERFORM insta_ids_internal.set_assignments(array_agg(p.first), array_agg(p.last), array_agg(p.node))
-        FROM insta_ids_internal.assignment a
-        CROSS JOIN LATERAL (VALUES
-            (a.first, least(a.last, moving.first - 1), a.node),
-            (greatest(a.first, moving.first), least(a.last, moving.last),
-                CASE a.node WHEN moving.from_node THEN moving.to_node ELSE a.node END),
-            (greatest(a.first, moving.last + 1), a.last, a.node)
-        ) p (first, last, node)
-        WHERE p.first <= p.last;
+    version := greatest(version, 1 + (SELECT m.version FROM insta_ids_internal.map m));
+    SELECT jsonb_agg(jsonb_build_array(greatest(a.first, moving.first), least(a.last, moving.last), moving.to_node,
+        assign_moved.version))
+    INTO moved
+    FROM insta_ids_internal.read_assignments(ranges) a
+    WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first;
+    IF moved IS NOT NULL THEN
+        PERFORM insta_ids_internal.set_assignments(insta_ids_internal.merge_assignments(ranges, moved));
     END IF;
     UPDATE insta_ids_internal.map m SET version = assign_moved.version WHERE m.version < assign_moved.version;
 END

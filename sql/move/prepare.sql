@@ -35,9 +35,7 @@ BEGIN
                 moving.first, moving.last);
     END IF;
     PERFORM insta_ids_internal.require_not_moving(moving.first, moving.last);
-    IF (offer #>> '{map,version}')::bigint > coalesce((SELECT m.version FROM insta_ids_internal.map m), 0) THEN
-        PERFORM insta_ids.apply_map(offer -> 'map');
-    END IF;
+    PERFORM insta_ids.apply_map(offer -> 'map');
     PERFORM insta_ids_internal.require_node(moving.from_node), insta_ids_internal.require_range(moving.first, moving.last, 1),
         insta_ids_internal.take_migrations(offer -> 'migrations', moving.from_node);
     PERFORM insta_ids_internal.require_absent(moving.first, moving.last);

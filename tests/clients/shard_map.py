@@ -21,7 +21,7 @@ for answer in answers["id_shard"]:
     # Instagram's layout: the shard above the sequence.
     assert int(answer["id"]) >> bits["seq"] & (1 << bits["shard"]) - 1 == answer["shard"], answer
 last = -1
-for first, end, node in shard_map["ranges"]:
+for first, end, node, _ in shard_map["ranges"]:
     assert last < first <= end < shard_map["shards"], shard_map["ranges"]
     assert node in [known["node"] for known in shard_map["nodes"]]
     last = end

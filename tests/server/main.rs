@@ -13,6 +13,7 @@ mod engines;
 mod fuzz;
 mod installing;
 mod map;
+mod merging;
 mod migrating;
 mod migrations;
 mod move_faults;

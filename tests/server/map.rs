@@ -10,7 +10,8 @@ use support::pair::{MIGRATION, Pair, settings, shard_map};
 use support::shards::Running;
 use support::{Cluster, checkout, count, major, refused, texts};
 
-const RANGES: &str = "SELECT string_agg(concat_ws(' ', first, last, node), ', ' ORDER BY first) FROM insta_ids_internal.assignment";
+const RANGES: &str = "SELECT string_agg(node || ranges, ', ' ORDER BY node)
+    FROM (SELECT node, range_agg(int4range(first, last, '[]')) AS ranges FROM insta_ids_internal.assignment GROUP BY node) n";
 const VERSION: &str = "SELECT coalesce(max(version), 0) FROM insta_ids_internal.map";
 
 /// A server that is node `a`, of 100 shards.
@@ -33,11 +34,11 @@ fn assigning_shards_changes_the_map_and_its_version() {
     let mut client = cluster.connect();
     let mut version = count(&mut client, VERSION);
     for (assign, ranges) in [
-        ("0, 99, 'a'", "0 99 a"),
-        ("50, 99, 'b'", "0 49 a, 50 99 b"),
-        ("10, 10, 'b'", "0 9 a, 10 10 b, 11 49 a, 50 99 b"),
-        ("11, 49, 'b'", "0 9 a, 10 99 b"),
-        ("5, 60, 'a'", "0 60 a, 61 99 b"),
+        ("0, 99, 'a'", "a{[0,100)}"),
+        ("50, 99, 'b'", "a{[0,50)}, b{[50,100)}"),
+        ("10, 10, 'b'", "a{[0,10),[11,50)}, b{[10,11),[50,100)}"),
+        ("11, 49, 'b'", "a{[0,10)}, b{[10,100)}"),
+        ("5, 60, 'a'", "a{[0,61)}, b{[61,100)}"),
     ] {
         client.batch_execute(&format!("SELECT insta_ids.assign({assign})")).unwrap();
         assert_eq!(texts(&mut client, RANGES), [ranges], "{assign}");
@@ -124,9 +125,24 @@ fn changes_that_would_spoil_the_map_are_refused() {
         ("drop_node('a')", "2BP01", "node \"a\" has shards"),
         ("drop_node('c')", "42704", "node \"c\" does not exist"),
         ("apply_map('{}')", "22023", "map is not of format 1"),
-        ("apply_map(insta_ids.shard_map())", "55000", "map is not newer than this server's"),
         ("apply_map(insta_ids.shard_map() - 'ranges')", "22023", "map is not complete"),
         ("apply_map(insta_ids.shard_map() || '{\"version\": null}')", "22023", "map is not complete"),
+        ("apply_map(insta_ids.shard_map() || '{\"ranges\": [[1, 1, \"a\"]]}')", "22023", "map is not complete"),
+        (
+            "apply_map(insta_ids.shard_map() || '{\"ranges\": [[1, 1, \"c\", 99]]}')",
+            "42704",
+            "node \"c\" does not exist",
+        ),
+        (
+            "apply_map(jsonb_set(insta_ids.shard_map(), '{ranges,0,2}', '\"b\"'))",
+            "55000",
+            "maps contradict each other about shard 0",
+        ),
+        (
+            "apply_map(jsonb_set(insta_ids.shard_map(), '{nodes,0,dsn}', '\"host=z\"'))",
+            "55000",
+            "maps contradict each other about the nodes",
+        ),
         (
             "apply_map(insta_ids.shard_map() || '{\"version\": 99, \"ranges\": []}')",
             "22023",
@@ -144,7 +160,7 @@ fn changes_that_would_spoil_the_map_are_refused() {
     for write in [
         "INSERT INTO insta_ids_internal.node VALUES ('c', 'host=c hostaddr=10.0.0.9', 8)",
         "UPDATE insta_ids_internal.node SET dsn = dsn || ' hostaddr=10.0.0.9' WHERE node = 'b'",
-        "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"version\": 99}', '{nodes,0,dsn}', '\"host=a hostaddr=10.0.0.9\"'))",
+        "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"nodes_version\": 99}', '{nodes,0,dsn}', '\"host=a hostaddr=10.0.0.9\"'))",
     ] {
         assert_eq!(refused(&mut client, write).message(), ELSEWHERE, "{write}");
     }

@@ -101,7 +101,7 @@ fn a_shard_that_moves_is_not_assigned_to_a_third_node() {
         );
     }
     // Nor does the map of another node.
-    let elsewhere = "SELECT insta_ids.apply_map(jsonb_set(jsonb_set(insta_ids.shard_map(), '{version}', '1000'), '{ranges}', '[[0, 63, \"c\"]]'))";
+    let elsewhere = "SELECT insta_ids.apply_map(jsonb_set(jsonb_set(insta_ids.shard_map(), '{version}', '1000'), '{ranges}', '[[0, 63, \"c\", 1000]]'))";
     assert_eq!(refused(&mut b, elsewhere).message(), "shards from 2 to 2 are moving");
     moving.steps(&STEPS[7..]);
     b.batch_execute(INSERT).unwrap();

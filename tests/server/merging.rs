@@ -1,0 +1,165 @@
+//! Promise: maps that were changed on different servers become one map, whatever the order in which the servers hear of them.
+
+use postgres::Client;
+
+use support::pair::{Pair, settings, shard_map};
+use support::{Chance, Cluster, count, refused, texts};
+
+const SHARDS: u64 = 12;
+
+/// Two maps as one.
+fn merged(client: &mut Client, ranges: &str, others: &str) -> String {
+    let merge = "SELECT insta_ids_internal.merge_assignments($1::text::jsonb, $2::text::jsonb)::text";
+    client.query_one(merge, &[&ranges, &others]).unwrap().get(0)
+}
+
+/// Random assignments, in which a shard is on one node only in each version.
+fn ranges(chance: &mut Chance) -> (String, Vec<Option<(u64, u64)>>) {
+    let mut newest = vec![None; usize::try_from(SHARDS).unwrap()];
+    let mut ranges = Vec::new();
+    let mut first = chance.below(3);
+    while first < SHARDS {
+        let last = (first + chance.below(4)).min(SHARDS - 1);
+        let version = chance.below(9);
+        // Each version gives a shard to one node, on all servers.
+        let node = version * 7 % 5;
+        ranges.push(format!("[{first}, {last}, \"n{node}\", {version}]"));
+        for shard in first..=last {
+            newest[usize::try_from(shard).unwrap()] = Some((version, node));
+        }
+        first = last + 1 + chance.below(3);
+    }
+    (format!("[{}]", ranges.join(", ")), newest)
+}
+
+/// Each shard is where it was assigned last, in whatever order maps are merged, and however often.
+#[test]
+fn the_newest_assignment_of_each_shard_counts() {
+    let cluster = Cluster::start("merging");
+    let mut client = cluster.connect();
+    let mut chance = Chance::from_seed(11);
+    for _ in 0..200 {
+        let [(a, a_has), (b, b_has), (c, _)] = [(); 3].map(|()| ranges(&mut chance));
+        let ab = merged(&mut client, &a, &b);
+        let expected = a_has.iter().zip(&b_has).map(|(a, b)| a.max(b)).collect::<Vec<_>>();
+        for (shard, newest) in expected.iter().enumerate() {
+            let found = "SELECT r.version || ' ' || r.node
+                FROM insta_ids_internal.read_assignments($1::text::jsonb) r WHERE $2 BETWEEN r.first AND r.last";
+            let found = client.query_opt(found, &[&ab, &i32::try_from(shard).unwrap()]).unwrap();
+            let newest = newest.map(|(version, node)| format!("{version} n{node}"));
+            assert_eq!(found.map(|row| row.get::<_, String>(0)), newest, "{shard} of {a} and {b}");
+        }
+        assert_eq!(merged(&mut client, &b, &a), ab, "{a} and {b}");
+        assert_eq!(merged(&mut client, &ab, &a), ab, "{a} and {b}");
+        let bc = merged(&mut client, &b, &c);
+        assert_eq!(merged(&mut client, &ab, &c), merged(&mut client, &a, &bc), "{a}, {b} and {c}");
+    }
+}
+
+/// Two servers change their maps at the same time, and a third one hears of that in another order.
+#[test]
+fn maps_that_were_changed_at_once_become_the_same() {
+    let servers = ["a", "b", "c"].map(|node| Cluster::with(&format!("merged_{node}"), &settings(node)));
+    let mut clients = servers.each_ref().map(Cluster::connect);
+    for client in &mut clients {
+        client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    }
+    clients[0]
+        .batch_execute(
+            "SELECT insta_ids.init(64);
+             SELECT insta_ids.add_node(n, 'host=' || n) FROM unnest('{a, b, c}'::name[]) n;
+             SELECT insta_ids.assign(0, 63, 'a')",
+        )
+        .unwrap();
+    let tell = |clients: &mut [Client; 3], from: usize, to: usize| {
+        let map = shard_map(&mut clients[from]);
+        clients[to].execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
+    };
+    for (from, to) in [(0, 1), (0, 2)] {
+        tell(&mut clients, from, to);
+    }
+    let version = "SELECT version FROM insta_ids_internal.map";
+    let before = count(&mut clients[0], version);
+    clients[0].batch_execute("SELECT insta_ids.assign(5, 7, 'b')").unwrap();
+    clients[1].batch_execute("SELECT insta_ids.assign(40, 40, 'c'), insta_ids.add_node('d', 'host=d')").unwrap();
+    clients[2].batch_execute("SELECT insta_ids.assign(7, 9, 'b')").unwrap();
+    // An old map brings nothing.
+    tell(&mut clients, 0, 1);
+    let after = count(&mut clients[1], version);
+    tell(&mut clients, 0, 1);
+    assert_eq!((after > before + 1, count(&mut clients[1], version)), (true, after));
+    for (from, to) in [(2, 0), (1, 2), (2, 0), (0, 1)] {
+        tell(&mut clients, from, to);
+    }
+    let maps = clients.each_mut().map(shard_map);
+    assert_eq!(maps[0], maps[1]);
+    assert_eq!(maps[0], maps[2]);
+    let nodes = "SELECT string_agg(node || ranges, ', ' ORDER BY node)
+        FROM (SELECT node, range_agg(int4range(first, last, '[]')) AS ranges FROM insta_ids.map GROUP BY node) n";
+    assert_eq!(texts(&mut clients[2], nodes), ["a{[0,5),[10,40),[41,64)}, b{[5,10)}, c{[40,41)}"]);
+    assert_eq!(count(&mut clients[0], "SELECT count(*) FROM insta_ids_internal.node"), 4);
+
+    // What contradicts is not merged, and says who can decide.
+    clients[0].batch_execute("SELECT insta_ids.assign(20, 20, 'b')").unwrap();
+    clients[1].batch_execute("SELECT insta_ids.assign(19, 21, 'c')").unwrap();
+    let map = shard_map(&mut clients[0]);
+    let apply = format!("SELECT insta_ids.apply_map('{map}')");
+    let error = refused(&mut clients[1], &apply);
+    assert_eq!(error.message(), "maps contradict each other about shard 20");
+    let here = "SELECT insta_ids.assign(20, 20, 'b')";
+    let hint = format!("If it is on node \"b\", here: {here}. If not, there: SELECT insta_ids.assign(20, 20, 'c').");
+    assert_eq!(error.hint(), Some(&*hint));
+    clients[1].batch_execute(here).unwrap();
+    tell(&mut clients, 0, 1);
+    assert_eq!(
+        texts(&mut clients[1], nodes),
+        ["a{[0,5),[10,19),[22,40),[41,64)}, b{[5,10),[20,21)}, c{[19,20),[21,22),[40,41)}"]
+    );
+}
+
+/// A third server hears of a move when the move ends, or at the next move.
+#[test]
+fn other_nodes_hear_of_a_move() {
+    let pair = Pair::start("hearing");
+    if !pair.have_dblink() {
+        return;
+    }
+    let c = Cluster::with("hearing_c", &settings("c"));
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let dsn = format!("host={} user=postgres dbname=postgres", c.socket.display());
+    a.execute("SELECT insta_ids.add_node('c', $1)", &[&dsn]).unwrap();
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    c.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    b.batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
+    let map = shard_map(&mut a);
+    assert_eq!([shard_map(&mut b), shard_map(&mut c.connect())], [map.clone(), map.clone()]);
+    // One that is away does not keep the move from its end.
+    c.stop();
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+    assert_eq!(shard_map(&mut b), shard_map(&mut a));
+    c.up();
+    assert_eq!(shard_map(&mut c.connect()), map);
+    b.batch_execute("CALL insta_ids.move_shards(3, 3, 'a')").unwrap();
+    assert_eq!(shard_map(&mut c.connect()), shard_map(&mut a));
+}
+
+/// A session waits ten seconds for a server that does not answer, unless the connection string says otherwise.
+#[test]
+fn a_connection_string_gets_timeouts() {
+    let cluster = Cluster::start("timeouts");
+    let mut client = cluster.connect();
+    let given = "keepalives_idle=10 keepalives_interval=5 keepalives_count=3";
+    for (dsn, expected) in [
+        ("host=a dbname=x", format!("connect_timeout=10 {given} host=a dbname=x")),
+        ("host=a connect_timeout=3", "host=a connect_timeout=3".to_owned()),
+        ("postgresql://a/x", format!("postgresql://a/x?connect_timeout=10&{}", given.replace(' ', "&"))),
+        (
+            "postgres://a/x?user=me",
+            format!("postgres://a/x?user=me&connect_timeout=10&{}", given.replace(' ', "&")),
+        ),
+        ("postgres://a/x?keepalives=0", "postgres://a/x?keepalives=0".to_owned()),
+    ] {
+        let query = format!("SELECT insta_ids_internal.with_timeouts('{dsn}')");
+        assert_eq!(texts(&mut client, &query), [expected]);
+    }
+}
