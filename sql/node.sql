@@ -9,8 +9,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.with_timeouts(dsn text) RETURNS te
     RETURN CASE
         WHEN dsn ~ '(connect_timeout|keepalives)' THEN dsn
         WHEN dsn ~ '^postgres(ql)?://' THEN dsn || CASE WHEN dsn ~ '[?]' THEN '&' ELSE '?' END
-            || 'connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3'
-        ELSE 'connect_timeout=10 keepalives_idle=10 keepalives_interval=5 keepalives_count=3 ' || dsn END;
+            || 'connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=25000'
+        ELSE 'connect_timeout=10 keepalives_idle=10 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=25000 ' || dsn END;
 
 -- Connects this session to another node. Raises an error unless the node is on the map and has the extension. A session can
 -- have more than one connection, each with a name.
@@ -75,12 +75,9 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    answer jsonb;
 BEGIN
-    EXECUTE format('SELECT a.answer FROM %I.dblink(%L, %L) a (answer jsonb)',
-        insta_ids_internal.dblink_schema(), connection, question) INTO answer;
-    RETURN answer;
+    PERFORM insta_ids_internal.begin_to_ask_node(question, connection);
+    RETURN insta_ids_internal.await_node(connection);
 END
 $$;
 
@@ -111,12 +108,14 @@ DECLARE
     get_result CONSTANT text := format('SELECT a.answer FROM %I.dblink_get_result(%L) a (answer jsonb)', dblink, connection);
     answer jsonb;
     is_busy boolean;
+    looks integer := 0;
 BEGIN
-    -- Before PostgreSQL 17, dblink cannot be cancelled while it waits for an answer.
+    -- Before PostgreSQL 17, dblink itself cannot be cancelled while it waits for an answer.
     LOOP
         EXECUTE format('SELECT %I.dblink_is_busy(%L) = 1', dblink, connection) INTO is_busy;
         EXIT WHEN NOT is_busy;
-        PERFORM insta_ids_internal.wait_ms(2);
+        looks := looks + 1;
+        PERFORM insta_ids_internal.wait_ms(least(1 + looks / 100, 10));
     END LOOP;
     EXECUTE get_result INTO answer;
     -- The connection can be used again only after the end of the results.

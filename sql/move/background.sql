@@ -1,20 +1,26 @@
 -- Moves, on the target: a background worker drives one, whatever becomes of the session that began it.
 
--- Starts the worker for an open move. If one drives it already, the new one ends at once. Returns false if the server has no
+-- Starts the worker for an open move. If one drives it already, the new one ends soon. Returns false if the server has no
 -- worker left.
-CREATE OR REPLACE FUNCTION insta_ids_internal.start_driver(move text) RETURNS boolean
+CREATE OR REPLACE FUNCTION insta_ids_internal.start_driver(first integer, last integer) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'start_driver_wrapper';
 
--- Has a background worker go on with a move. `driver` has the other arguments of move_shards, by their names.
+-- Has a background worker go on with a move. `driver` has the other arguments of move_shards, by their names. The time tells
+-- apart what was asked for twice.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.go_on_in_background(move name, driver jsonb)
     LANGUAGE plpgsql
 AS $$
+DECLARE
+    moving insta_ids_internal.move;
 BEGIN
-    UPDATE insta_ids_internal.move m SET driver = go_on_in_background.driver, failed_attempts = 0, last_error = NULL
-    WHERE m.name = move;
+    UPDATE insta_ids_internal.move m
+    SET driver = go_on_in_background.driver || jsonb_build_object('asked_at', clock_timestamp()), failed_attempts = 0,
+        last_error = NULL
+    WHERE m.name = move
+    RETURNING m.* INTO moving;
     -- The worker reads what is committed.
     CALL insta_ids_internal.new_transaction();
-    IF NOT insta_ids_internal.start_driver(move) THEN
+    IF NOT insta_ids_internal.start_driver(moving.first, moving.last) AND NOT insta_ids_internal.has_driver(move) THEN
         UPDATE insta_ids_internal.move m SET driver = NULL WHERE m.name = move;
         CALL insta_ids_internal.new_transaction();
         RAISE EXCEPTION USING
@@ -27,17 +33,21 @@ BEGIN
 END
 $$;
 
--- Returns whether another worker drove this move before this one. A worker's application_name is its move, and only a worker has
--- this backend_type. An advisory lock could be taken by every role.
+-- Returns whether a worker drives this move. A worker asks for one that began before it. Only a worker has the type of a
+-- worker, while every role can take an advisory lock.
 CREATE OR REPLACE FUNCTION insta_ids_internal.has_driver(move name) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN EXISTS (
         SELECT FROM pg_catalog.pg_stat_activity other JOIN pg_catalog.pg_stat_activity own ON own.pid = pg_catalog.pg_backend_pid()
-        WHERE other.backend_type = 'insta_ids: move' AND other.application_name = move AND other.datid = own.datid
-            AND (other.backend_start, other.pid) < (own.backend_start, own.pid));
+        WHERE other.backend_type = 'insta_ids: ' || move AND other.datid = own.datid
+            AND (other.backend_type <> own.backend_type OR (other.backend_start, other.pid) < (own.backend_start, own.pid)));
 
--- What the worker calls: goes on with a move as its row says. Does nothing if the move has ended, nobody wants it driven, or
--- another worker drives it.
+-- Returns with what arguments a worker is to drive the move, or NULL if none is to.
+CREATE OR REPLACE FUNCTION insta_ids_internal.driver_of(move name) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT m.driver::text FROM insta_ids_internal.move m WHERE m.name = move);
+
+-- What the worker calls: goes on with a move as its row says. Does nothing if the move has ended, or nobody wants it driven.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.drive_move(move name)
     LANGUAGE plpgsql
 AS $$
@@ -45,7 +55,7 @@ DECLARE
     moving insta_ids_internal.move;
 BEGIN
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name OPERATOR(pg_catalog.=) move;
-    IF moving.driver IS NOT NULL AND NOT insta_ids_internal.has_driver(move) THEN
+    IF moving.driver IS NOT NULL THEN
         CALL insta_ids.move_shards(moving.first, moving.last, moving.from_node,
             moving.driver OPERATOR(pg_catalog.->>) 'verify', moving.driver OPERATOR(pg_catalog.->>) 'lock_timeout',
             (moving.driver OPERATOR(pg_catalog.->>) 'max_lag')::pg_catalog.int8,
@@ -55,16 +65,17 @@ BEGIN
 END
 $$;
 
--- Records that the worker's call has failed. Returns after how many milliseconds it is to call again: 2 seconds, and each time
--- twice as long, up to 5 minutes. Returns NULL if it is not to call again, because the move has ended or the rows differ.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_failed(move name, code text, message text) RETURNS bigint
+-- Records that the worker's call by these arguments has failed. Returns after how many milliseconds it is to call again: 2
+-- seconds, and each time twice as long, up to 5 minutes. If the rows differ, no worker is to call again. Returns NULL if the move
+-- has ended, or was asked for again with other arguments.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_failed(move name, driver text, code text, message text) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     UPDATE insta_ids_internal.move m
     SET failed_attempts = m.failed_attempts + 1, last_error = message,
         driver = CASE WHEN code <> 'XX001' THEN m.driver END
-    WHERE m.name = move AND m.driver IS NOT NULL
-    RETURNING CASE WHEN m.driver IS NOT NULL THEN 1000 * least(power(2, m.failed_attempts), 300)::bigint END;
+    WHERE m.name = move AND m.driver::text = move_failed.driver
+    RETURNING 1000 * least(power(2, least(m.failed_attempts, 9)), 300)::bigint;
 END;
 
 -- Returns whether the worker is still to wait: the move has not ended, and nobody has called move_shards with background since.

@@ -1,5 +1,17 @@
 -- Moves, on the target: a subscription to the source copies the rows.
 
+-- Creates the subscription of a move, which does not run yet. From now on, a server that restarts finds the move.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_subscription(moving insta_ids_internal.move) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.require_trusted_owners(moving.shards);
+    EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
+        || ' WITH (enabled = false, create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', moving.name,
+        (SELECT n.dsn FROM insta_ids_internal.node n WHERE n.node = moving.from_node), insta_ids_internal.slot_of(moving));
+END
+$$;
+
 -- Begins to copy, or goes on after an error. Raises an error if the subscription of a running copy is lost.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_subscribe(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -28,13 +40,11 @@ BEGIN
                 MESSAGE = format('subscription of move "%s" is lost', move),
                 HINT = insta_ids_internal.hint_to_abort(moving);
         END IF;
-        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %1$I'
-            || ' WITH (create_slot = false, slot_name = %3$L, streaming = off, disable_on_error = true)', move, dsn,
-            insta_ids_internal.slot_of(moving));
+        PERFORM insta_ids_internal.make_subscription(moving);
     ELSIF subscription.dsn <> dsn THEN
         EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
     END IF;
-    IF NOT subscription.is_enabled THEN
+    IF subscription.is_enabled IS NOT TRUE THEN
         EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', move);
     END IF;
     UPDATE insta_ids_internal.move m SET step = 'copying', step_at = now() WHERE m.name = move AND m.step = 'prepared';

@@ -59,10 +59,10 @@ BEGIN
             RETURN;
         END IF;
         CALL insta_ids_internal.begin_copy(move);
-        CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
-        -- Before the source released the shards, all rows were compared, and writers wait now.
+        -- Before the source released the shards, its standbys had the fence and all rows were compared, and writers wait now.
         is_released := coalesce(there ->> 'step' = 'released', false);
         IF NOT is_released THEN
+            CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
             IF verify = 'snapshot' THEN
                 CALL insta_ids_internal.verify_snapshots(move, from_node, lock_timeout, max_pause);
             END IF;
@@ -104,6 +104,9 @@ BEGIN
     CALL insta_ids_internal.new_transaction();
     RAISE NOTICE 'move_shards: prepared, % shards, % here', jsonb_array_length(offer -> 'shards'),
         pg_size_pretty((offer ->> 'bytes')::bigint);
+    PERFORM insta_ids_internal.make_subscription(m) FROM insta_ids_internal.move m WHERE (m.name, m.step) = (move, 'prepared')
+        AND NOT EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move);
+    CALL insta_ids_internal.new_transaction();
 END
 $$;
 
@@ -132,8 +135,9 @@ DECLARE
     fenced_at pg_catalog.int8;
     failure insta_ids_internal.failure;
 BEGIN
+    -- If the rest fails, this session still has the lock, by which it gives up the fence.
+    PERFORM insta_ids_internal.lock_assignments(lock_timeout);
     BEGIN
-        PERFORM insta_ids_internal.lock_assignments(lock_timeout);
         PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
@@ -188,7 +192,6 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.fail_pause(
     LANGUAGE plpgsql
 AS $$
 BEGIN
-    CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.limit_statement(0), insta_ids_internal.disconnect_node('insta_ids_snapshot');
     CALL insta_ids_internal.open_again(move, from_node);
     IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND failure.code = '57014' THEN

@@ -100,6 +100,10 @@ AS $$
 DECLARE
     moving insta_ids_internal.move;
 BEGIN
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move AND m.fences >= fence AND m.step <> 'handed over';
+    IF FOUND THEN
+        RETURN jsonb_build_object('id', moving.id, 'fence', fence);
+    END IF;
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
     IF moving.step = 'handed over' THEN

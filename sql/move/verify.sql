@@ -120,6 +120,7 @@ BEGIN
         END;
     END IF;
     IF failure.code IS NOT NULL THEN
+        CALL insta_ids_internal.new_transaction();
         CALL insta_ids_internal.fail_pause(move, from_node, fenced_at, max_pause,
             'Rows that were written before the fence had not arrived.', failure);
     END IF;

@@ -52,6 +52,8 @@ DECLARE
     work insta_ids_internal.work;
     seconds numeric;
 BEGIN
+    -- That of migrations is for users' tables.
+    SET LOCAL lock_timeout = 0;
     UPDATE insta_ids_internal.work w
     SET done = commit_batch.done, failed = commit_batch.failed, updated_at = clock_timestamp(),
         told_at = CASE WHEN clock_timestamp() - w.told_at >= '1 s' THEN clock_timestamp() ELSE w.told_at END

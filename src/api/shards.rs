@@ -7,10 +7,11 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
+use crate::pg::driver::{self, Range};
 use crate::pg::locks::{self, LockMode};
 use crate::pg::parser::{self, Kind};
 use crate::pg::text::{Text, c_string};
-use crate::pg::{driver, memory, owner, rows, transactions};
+use crate::pg::{memory, owner, rows, transactions};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::expression;
@@ -117,8 +118,8 @@ fn as_owner(relation: pg_sys::Oid, command: &[u8]) -> SqlResult<()> {
 
 /// Starts the background worker that goes on with a move. Returns false if the server has none left.
 #[pg_extern(sql = false)]
-fn start_driver(name: &[u8]) -> bool {
-    driver::start(&c_string(name))
+fn start_driver(first: i32, last: i32) -> bool {
+    driver::start(Range { first, last })
 }
 
 /// Frees what the session has cached about tables and functions, if that is much.

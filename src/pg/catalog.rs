@@ -121,6 +121,29 @@ pub(crate) fn rows<T>(
     table: pg_sys::Oid,
     read: impl Fn(&Row) -> Result<T, NotReadable>,
 ) -> Result<Vec<T>, Altered> {
+    rows_by(std::ptr::null_mut(), table, read)
+}
+
+/// The same of the rows that the running statement sees.
+///
+/// # Errors
+/// [`Altered`] if `read` could not read a column.
+pub(crate) fn rows_of_statement<T>(
+    table: pg_sys::Oid,
+    read: impl Fn(&Row) -> Result<T, NotReadable>,
+) -> Result<Vec<T>, Altered> {
+    // SAFETY: reads the stack of snapshots. The function of a statement has one; without any, the newest rows are read.
+    let snapshot = unsafe {
+        if pg_sys::ActiveSnapshotSet() { pg_sys::GetActiveSnapshot() } else { std::ptr::null_mut() }
+    };
+    rows_by(snapshot, table, read)
+}
+
+fn rows_by<T>(
+    snapshot: pg_sys::Snapshot,
+    table: pg_sys::Oid,
+    read: impl Fn(&Row) -> Result<T, NotReadable>,
+) -> Result<Vec<T>, Altered> {
     let mut values = Vec::new();
     let name;
     let lock = pg_sys::AccessShareLock.cast_signed();
@@ -128,7 +151,7 @@ pub(crate) fn rows<T>(
     // closes the table.
     unsafe {
         let relation = pg_sys::table_open(table, lock);
-        each_row(relation, std::ptr::null_mut(), |tuple, columns| {
+        each_row(relation, snapshot, |tuple, columns| {
             let value = read(&Row { tuple, columns });
             let is_readable = value.is_ok();
             values.push(value);

@@ -4,12 +4,14 @@
 //! if it dies. It does not survive a restart of the server, so a server that preloads the library starts one more worker, which
 //! starts those of the moves that go on.
 
-use std::ffi::{CStr, CString, c_int};
+use std::cell::Cell;
+use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
+use std::ptr;
 use std::time::Duration;
 
 use pgrx::PgTryBuilder;
-use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
+use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{Spi, pg_guard, pg_sys};
@@ -23,23 +25,45 @@ const RESTART: Duration = Duration::from_secs(10);
 /// A worker that waits looks so often whether it is still to wait, in milliseconds.
 const SLICE_MS: i64 = 1000;
 
+/// A worker that finds an older one of its move waits so often for [`SLICE_MS`], because that one may be about to end.
+const LOOKS: u32 = 5;
+
 /// A move may outlive the extension, because its subscription does.
 const HAS_EXTENSION: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'insta_ids')";
 
-/// Starts the worker for an open move of this database. Returns false if the server has no worker left.
-pub(crate) fn start(name: &CStr) -> bool {
-    start_in(session::database().into(), name)
+/// The range of shards that a move has. Its name follows from it, so nothing else can come into the statements of a worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) first: i32,
+    pub(crate) last: i32,
 }
 
-fn start_in(database: pg_sys::Oid, name: &CStr) -> bool {
-    // The name of a move is ASCII.
-    let name = name.to_string_lossy();
-    BackgroundWorkerBuilder::new(&format!("insta_ids: {name}"))
-        .set_type("insta_ids: move")
+impl Range {
+    /// The range of two numbers with this character between them, or `None` for any other text.
+    fn parse(text: &str, between: char) -> Option<Self> {
+        let (first, last) = text.split_once(between)?;
+        let number = |text: &str| text.parse().ok().filter(|shard| *shard >= 0);
+        Some(Self { first: number(first)?, last: number(last)? })
+    }
+
+    fn name(self) -> String {
+        format!("insta_ids_{}_{}", self.first, self.last)
+    }
+}
+
+/// Starts the worker for the open move of this range in this database. Returns false if the server has no worker left.
+pub(crate) fn start(range: Range) -> bool {
+    start_in(session::database().into(), range)
+}
+
+fn start_in(database: pg_sys::Oid, range: Range) -> bool {
+    let name = format!("insta_ids: {}", range.name());
+    BackgroundWorkerBuilder::new(&name)
+        .set_type(&name)
         .set_library("insta_ids")
         .set_function("insta_ids_drive_move")
         .set_argument(database.into_datum())
-        .set_extra(&name)
+        .set_extra(&format!("{} {}", range.first, range.last))
         .set_restart_time(Some(RESTART))
         .enable_spi_access()
         .load_dynamic()
@@ -50,19 +74,29 @@ fn start_in(database: pg_sys::Oid, name: &CStr) -> bool {
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
-    handle_signals();
+    worker::begin();
     worker::connect(database);
-    let name = BackgroundWorker::get_extra();
-    worker::set(c"application_name", &c_string(name.as_bytes()));
+    let Some(range) = Range::parse(BackgroundWorker::get_extra(), ' ') else { return };
+    let name = &*range.name();
     let drive = c_string(format!("CALL insta_ids_internal.drive_move('{name}')").as_bytes());
-    while let Err(error) = call(&drive) {
-        log::move_failed(name, &error.message);
-        // NULL if nobody is to try again.
-        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2, $3)";
-        let Some(mut wait) = ask::<i64>(failed, &[name.into(), error.code.into(), error.message.into()])
-        else {
+    for look in 0.. {
+        if ask("SELECT insta_ids_internal.has_driver($1::pg_catalog.name)", &[name.into()]) != Some(true) {
+            break;
+        }
+        if look == LOOKS {
             return;
-        };
+        }
+        clock::wait_ms(SLICE_MS);
+    }
+    // NULL if nobody is to drive it.
+    while let Some(driver) =
+        ask::<String>("SELECT insta_ids_internal.driver_of($1::pg_catalog.name)", &[name.into()])
+    {
+        let Err(error) = call(&drive) else { return };
+        log::move_failed(name, &error.message);
+        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2, $3, $4)";
+        let arguments = [name.into(), driver.into(), error.code.into(), error.message.into()];
+        let mut wait = ask::<i64>(failed, &arguments).unwrap_or(0);
         let waits = "SELECT insta_ids_internal.move_waits($1::pg_catalog.name)";
         while wait > 0 && ask(waits, &[name.into()]) == Some(true) {
             clock::wait_ms(wait.min(SLICE_MS));
@@ -83,11 +117,11 @@ fn ask<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid]) -> Opt
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn insta_ids_resume_moves(_argument: pg_sys::Datum) {
-    handle_signals();
+    worker::begin();
     BackgroundWorker::connect_worker_to_spi_by_oid(None, None);
-    for (database, name) in BackgroundWorker::transaction(subscriptions) {
-        if !start_in(database, &name) {
-            log::move_failed(&name.to_string_lossy(), "no background worker is free");
+    for (database, range) in BackgroundWorker::transaction(subscriptions) {
+        if !start_in(database, range) {
+            log::move_failed(&range.name(), "no background worker is free");
         }
     }
 }
@@ -106,13 +140,13 @@ pub(crate) fn resume_with_the_server() {
 }
 
 /// The extension's subscriptions in all databases, which have the names of their moves, with the databases.
-fn subscriptions() -> Vec<(pg_sys::Oid, CString)> {
+fn subscriptions() -> Vec<(pg_sys::Oid, Range)> {
     let mut found = Vec::new();
     // SAFETY: the catalog is shared, so it can be read without a database. Each tuple is one of it, and valid until the next.
     unsafe {
         let lock = pg_sys::AccessShareLock.cast_signed();
         let catalog = pg_sys::table_open(pg_sys::SubscriptionRelationId, lock);
-        let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
+        let scan = pg_sys::table_beginscan_catalog(catalog, 0, ptr::null_mut());
         loop {
             let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
             if tuple.is_null() {
@@ -120,36 +154,14 @@ fn subscriptions() -> Vec<(pg_sys::Oid, CString)> {
             }
             #[allow(clippy::cast_ptr_alignment, reason = "the server aligns what is in a tuple")]
             let row = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_subscription>();
-            let name = CStr::from_ptr(row.subname.data.as_ptr());
-            if name.to_bytes().starts_with(b"insta_ids_") {
-                found.push((row.subdbid, name.to_owned()));
-            }
+            let name = CStr::from_ptr(row.subname.data.as_ptr()).to_str().ok();
+            let range = name.and_then(|name| Range::parse(name.strip_prefix("insta_ids_")?, '_'));
+            found.extend(range.map(|range| (row.subdbid, range)));
         }
         pg_sys::table_endscan(scan);
         pg_sys::table_close(catalog, lock);
     }
     found
-}
-
-// SAFETY: declared as in tcop/tcopprot.h.
-unsafe extern "C-unwind" {
-    #[cfg(not(feature = "pg19"))]
-    fn die(signal: c_int);
-    #[cfg(feature = "pg19")]
-    fn die(signal: c_int, info: *const pg_sys::pg_signal_info);
-}
-
-/// Has the worker end as a session does: at the next safe point. The server's own handler for workers ends it at once.
-fn handle_signals() {
-    let term = pg_sys::SIGTERM.cast_signed();
-    // SAFETY: this is a worker that has begun. The handler is the one of sessions.
-    unsafe {
-        #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
-        pg_sys::pqsignal(term, Some(die));
-        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
-        pg_sys::pqsignal_be(term, Some(die));
-    }
-    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::empty());
 }
 
 /// An error of a statement.
@@ -161,40 +173,47 @@ struct Failure {
 
 /// Runs a CALL in transactions of its own. Unlike `Spi`, it lets the procedure commit.
 fn call(statement: &CStr) -> Result<(), Failure> {
+    let portal = AssertUnwindSafe(Cell::new(ptr::null_mut()));
     PgTryBuilder::new(AssertUnwindSafe(|| {
         // SAFETY: this process has no transaction.
-        unsafe { call_in_portal(statement) };
+        unsafe { call_in_portal(statement, &portal) };
         Ok(())
     }))
     .catch_others(|error| {
-        // SAFETY: as at the top of the server's own loops. The transaction's end frees the portal, too.
-        unsafe { pg_sys::AbortCurrentTransaction() };
+        // SAFETY: as at the top of the server's own loops. The portal is NULL or the one that was active.
+        unsafe { abandon(portal.get()) };
+        clock::limit_statement(Some(0));
         let (CaughtError::PostgresError(report)
         | CaughtError::ErrorReport(report)
         | CaughtError::RustPanic { ereport: report, .. }) = error;
         // SAFETY: the text is static, and the next call overwrites it.
         let code = unsafe { CStr::from_ptr(pg_sys::unpack_sql_state(report.sql_error_code() as i32)) };
-        Err(Failure { code: code.to_string_lossy().into_owned(), message: report.message().to_owned() })
+        // In a database of another encoding than UTF-8, pgrx has replaced what it could not read.
+        let message = report.message().replace(char::REPLACEMENT_CHARACTER, "?");
+        Err(Failure { code: code.to_string_lossy().into_owned(), message })
     })
     .execute()
 }
 
-/// Does what [`call`] says, as far as it raises no error.
+/// Does what [`call`] says, as far as it raises no error. `running` gets the portal.
 ///
 /// # Safety
 /// The process is in no transaction.
-unsafe fn call_in_portal(statement: &CStr) {
+unsafe fn call_in_portal(statement: &CStr, running: &Cell<pg_sys::Portal>) {
     // SAFETY: a procedure may only commit where a portal is active, which holds its snapshot and its memory. The server makes
     // one for each statement of a client, and this makes one like it. As it is active, a COMMIT leaves it alone.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, statement.as_ptr());
         pg_sys::StartTransactionCommand();
-        let portal = pg_sys::CreateNewPortal();
+        // The portal of a call that has failed goes here.
+        let portal = pg_sys::CreatePortal(c"".as_ptr(), true, true);
         (*portal).visible = false;
         (*portal).status = pg_sys::PortalStatus::PORTAL_ACTIVE;
+        running.set(portal);
         pg_sys::ActivePortal = portal;
         pg_sys::PortalContext = (*portal).portalContext;
+        pg_sys::MemoryContextSwitchTo(pg_sys::PortalContext);
         pg_sys::EnsurePortalSnapshotExists();
         pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC.cast_signed());
         let options = pg_sys::SPIExecuteOptions { allow_nonatomic: true, ..Default::default() };
@@ -202,13 +221,31 @@ unsafe fn call_in_portal(statement: &CStr) {
         pg_sys::SPI_finish();
         if !(*portal).portalSnapshot.is_null() {
             pg_sys::PopActiveSnapshot();
-            (*portal).portalSnapshot = std::ptr::null_mut();
+            (*portal).portalSnapshot = ptr::null_mut();
         }
         (*portal).status = pg_sys::PortalStatus::PORTAL_DONE;
-        pg_sys::ActivePortal = std::ptr::null_mut();
-        pg_sys::PortalContext = std::ptr::null_mut();
+        pg_sys::ActivePortal = ptr::null_mut();
+        pg_sys::PortalContext = ptr::null_mut();
+        pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
         pg_sys::PortalDrop(portal, false);
         pg_sys::CommitTransactionCommand();
-        pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null());
+        pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, ptr::null());
+    }
+}
+
+/// Ends the transaction of a call that has failed. An active portal would outlive it with all its memory.
+///
+/// # Safety
+/// The portal is NULL or was made by [`call_in_portal`] in its last run.
+unsafe fn abandon(portal: pg_sys::Portal) {
+    // SAFETY: the caller's promise; a portal that is done may be dropped already, and then no longer is the active one.
+    unsafe {
+        if !portal.is_null() && pg_sys::ActivePortal == portal {
+            pg_sys::MarkPortalFailed(portal);
+            (*portal).portalSnapshot = ptr::null_mut();
+        }
+        pg_sys::ActivePortal = ptr::null_mut();
+        pg_sys::PortalContext = ptr::null_mut();
+        pg_sys::AbortCurrentTransaction();
     }
 }

@@ -43,6 +43,9 @@ static AWAY: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 /// The OID of the table [`MAP`].
 static MAP_OID: AtomicU32 = AtomicU32::new(0);
 
+/// All transactions whose changes are in [`CACHE`] have lower numbers.
+static FILLED_BEFORE: AtomicU32 = AtomicU32::new(0);
+
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
 }
@@ -121,6 +124,19 @@ pub(crate) fn is_known_here(shard: i32) -> bool {
     }
 }
 
+/// Whether the running statement sees all that was committed before the session read the map.
+pub(crate) fn is_within_snapshot() -> bool {
+    // SAFETY: reads the stack of snapshots. One that is active stays valid meanwhile.
+    let oldest = unsafe {
+        if !pg_sys::ActiveSnapshotSet() {
+            return true;
+        }
+        (*pg_sys::GetActiveSnapshot()).xmin.into_inner()
+    };
+    // Numbers of transactions wrap around. If the map was read too long ago, the answer is no.
+    oldest.wrapping_sub(FILLED_BEFORE.load(Ordering::Relaxed)).cast_signed() >= 0
+}
+
 /// Whether the shard's bit is set, or the shard has no bit.
 #[inline]
 fn may_be_away(shard: u32) -> bool {
@@ -171,6 +187,8 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
 fn fill(server: &Shared) -> Result<bool, NotMinted> {
     changes::watch();
     let cache = read(server)?;
+    // SAFETY: reads shared memory.
+    FILLED_BEFORE.store(unsafe { pg_sys::ReadNextTransactionId() }.into_inner(), Ordering::Relaxed);
     let is_read = cache.is_some();
     if let Some(cache) = cache {
         CACHE.set(cache);

@@ -4,7 +4,7 @@
 //! is the one who is always there: it starts the worker. The worker opens the shards in a transaction of its own, whatever
 //! becomes of the writer's.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::sync::atomic::Ordering;
 
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, SignalWakeFlags};
@@ -31,7 +31,7 @@ pub(crate) fn end_pauses(server: &Shared) {
     let _ = BackgroundWorkerBuilder::new("insta_ids: end pauses")
         .set_library("insta_ids")
         .set_function("insta_ids_end_pauses")
-        .set_argument(session::database().cast_signed().into_datum())
+        .set_argument(pg_sys::Oid::from(session::database()).into_datum())
         .enable_spi_access()
         .load_dynamic();
 }
@@ -40,13 +40,14 @@ pub(crate) fn end_pauses(server: &Shared) {
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn insta_ids_end_pauses(database: pg_sys::Datum) {
-    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::empty());
+    begin();
     connect(database);
     BackgroundWorker::transaction(|| Spi::run("SELECT insta_ids_internal.end_pauses()")).ok();
 }
 
 /// Connects this worker to a database, also to one that allows no connections, as the superuser who created the cluster.
-/// `database` is an OID. The settings of the database do not keep the worker from writing, or triggers from firing.
+/// `database` is an OID. The settings of the database do not keep the worker from writing, triggers from firing, or statements
+/// from their end.
 pub(super) fn connect(database: pg_sys::Datum) {
     let database = pg_sys::Oid::from(u32::try_from(database.value()).unwrap_or_default());
     // SAFETY: this is a worker that has not connected yet.
@@ -59,11 +60,38 @@ pub(super) fn connect(database: pg_sys::Datum) {
     }
     set(c"default_transaction_read_only", c"off");
     set(c"session_replication_role", c"origin");
+    set(c"statement_timeout", c"0");
+    set(c"lock_timeout", c"0");
+    set(c"idle_in_transaction_session_timeout", c"0");
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    set(c"transaction_timeout", c"0");
 }
 
 /// Sets a setting for the rest of this worker.
-pub(super) fn set(name: &CStr, value: &CStr) {
+fn set(name: &CStr, value: &CStr) {
     let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
     // SAFETY: the server copies the value.
     unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), context, source) };
+}
+
+// SAFETY: declared as in tcop/tcopprot.h.
+unsafe extern "C-unwind" {
+    #[cfg(not(feature = "pg19"))]
+    fn die(signal: c_int);
+    #[cfg(feature = "pg19")]
+    fn die(signal: c_int, info: *const pg_sys::pg_signal_info);
+}
+
+/// What each worker does first: from now on, it ends as a session does, at the next safe point. The server's own handler for workers
+/// ends it at once, also where that makes the whole server restart.
+pub(super) fn begin() {
+    let term = pg_sys::SIGTERM.cast_signed();
+    // SAFETY: this is a worker that has begun. The handler is the one of sessions.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+        pg_sys::pqsignal(term, Some(die));
+        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
+        pg_sys::pqsignal_be(term, Some(die));
+    }
+    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::empty());
 }

@@ -127,7 +127,11 @@ fn changes_that_would_spoil_the_map_are_refused() {
         ("apply_map('{}')", "22023", "map is not of format 1"),
         ("apply_map(insta_ids.shard_map() - 'ranges')", "22023", "map is not complete"),
         ("apply_map(insta_ids.shard_map() || '{\"version\": null}')", "22023", "map is not complete"),
-        ("apply_map(insta_ids.shard_map() || '{\"ranges\": [[1, 1, \"a\"]]}')", "22023", "map is not complete"),
+        (
+            "apply_map(insta_ids.shard_map() || '{\"ranges\": [[1, 1, \"a\"]]}')",
+            "22023",
+            "map is not complete",
+        ),
         (
             "apply_map(insta_ids.shard_map() || '{\"ranges\": [[1, 1, \"c\", 99]]}')",
             "42704",

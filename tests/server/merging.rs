@@ -81,7 +81,9 @@ fn maps_that_were_changed_at_once_become_the_same() {
     let version = "SELECT version FROM insta_ids_internal.map";
     let before = count(&mut clients[0], version);
     clients[0].batch_execute("SELECT insta_ids.assign(5, 7, 'b')").unwrap();
-    clients[1].batch_execute("SELECT insta_ids.assign(40, 40, 'c'), insta_ids.add_node('d', 'host=d')").unwrap();
+    clients[1]
+        .batch_execute("SELECT insta_ids.assign(40, 40, 'c'), insta_ids.add_node('d', 'host=d')")
+        .unwrap();
     clients[2].batch_execute("SELECT insta_ids.assign(7, 9, 'b')").unwrap();
     // An old map brings nothing.
     tell(&mut clients, 0, 1);
@@ -107,7 +109,8 @@ fn maps_that_were_changed_at_once_become_the_same() {
     let error = refused(&mut clients[1], &apply);
     assert_eq!(error.message(), "maps contradict each other about shard 20");
     let here = "SELECT insta_ids.assign(20, 20, 'b')";
-    let hint = format!("If it is on node \"b\", here: {here}. If not, there: SELECT insta_ids.assign(20, 20, 'c').");
+    let hint =
+        format!("If it is on node \"b\", here: {here}. If not, there: SELECT insta_ids.assign(20, 20, 'c').");
     assert_eq!(error.hint(), Some(&*hint));
     clients[1].batch_execute(here).unwrap();
     tell(&mut clients, 0, 1);
@@ -148,7 +151,7 @@ fn other_nodes_hear_of_a_move() {
 fn a_connection_string_gets_timeouts() {
     let cluster = Cluster::start("timeouts");
     let mut client = cluster.connect();
-    let given = "keepalives_idle=10 keepalives_interval=5 keepalives_count=3";
+    let given = "keepalives_idle=10 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=25000";
     for (dsn, expected) in [
         ("host=a dbname=x", format!("connect_timeout=10 {given} host=a dbname=x")),
         ("host=a connect_timeout=3", "host=a connect_timeout=3".to_owned()),

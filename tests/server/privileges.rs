@@ -247,7 +247,9 @@ fn a_procedure_commits() {
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
         ) == 1
     });
-    admin.batch_execute("REVOKE USAGE ON SEQUENCE s FROM minter; SELECT pg_advisory_unlock(1)").unwrap();
+    // Committed before the other session goes on.
+    admin.batch_execute("REVOKE USAGE ON SEQUENCE s FROM minter").unwrap();
+    admin.batch_execute("SELECT pg_advisory_unlock(1)").unwrap();
     assert_eq!(calls.join().unwrap().code(), &SqlState::INSUFFICIENT_PRIVILEGE);
 }
 

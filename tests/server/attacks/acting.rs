@@ -4,6 +4,20 @@ use postgres::Client;
 use postgres::error::SqlState;
 use support::{Cluster, count, refused, texts};
 
+/// A worker runs as a superuser. Only superusers start one.
+#[test]
+fn a_provisioner_starts_no_worker() {
+    let cluster = Cluster::start("workers");
+    let mut client = cluster.connect();
+    client
+        .batch_execute("CREATE ROLE guest; SELECT insta_ids.grant_provisioning('guest'); SET ROLE guest")
+        .unwrap();
+    for call in ["start_driver(1, 2)", "end_pauses()"] {
+        let error = refused(&mut client, &format!("SELECT insta_ids_internal.{call}"));
+        assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{call}");
+    }
+}
+
 /// Functions that read a table or alter it with its owner's rights refuse callers who could not become that owner.
 #[test]
 fn no_role_reads_or_alters_tables_of_a_role_it_cannot_become() {

@@ -1,6 +1,7 @@
 //! Who waits at a fence, and how it opens when nobody opens it.
 
 use super::{CALL, INSERT, check_ended};
+use crate::moves::FENCED;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::pair::{Move, Pair, STEPS, before};
@@ -85,7 +86,10 @@ fn a_released_shard_is_not_opened_by_its_source() {
     }
     assert_eq!(texts(&mut a, STEP), ["released"]);
     if pair.have_dblink() {
+        // The source's standbys had the fence before the release.
+        a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
         b.batch_execute(CALL).unwrap();
+        a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
     } else {
         // A lost connection is an error that disables the subscription, and this step enables it.
         moving.steps(&["subscribe", "hand over", "finish"]);
@@ -144,6 +148,43 @@ fn writers_can_wait_for_a_fence() {
         let error = writing.join().unwrap();
         assert_eq!(error.message(), "shard 2 is not on this node");
     });
+    check_ended(&pair);
+}
+
+/// A statement that began before the target had all rows does not see them. It fails, and is tried again.
+#[test]
+fn a_statement_that_began_before_the_hand_over_writes_nothing() {
+    let pair = Pair::start("early_statement");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    set(&pair.b, "insta_ids.fence_wait = '1min'");
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(before("fence"));
+    // A writer does not wait where the rows come to.
+    let asked = Instant::now();
+    assert_eq!(refused(&mut pair.b.connect(), INSERT).message(), "shard 2 is fenced");
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    // The UPDATE begins when the lock is there, and sees what was there when the statement began. One session has read the map
+    // before, the other one has not.
+    let update =
+        "WITH u AS (UPDATE insta2.photos SET caption = 'x' RETURNING 1) SELECT pg_advisory_lock_shared(1)";
+    b.batch_execute("SELECT pg_advisory_lock(1)").unwrap();
+    let (mut knows, knows_not) = (pair.b.connect(), pair.b.connect());
+    assert_eq!(refused(&mut knows, MINT).message(), "shard 2 is fenced");
+    thread::scope(|scope| {
+        let updating = [knows, knows_not].map(|mut client| {
+            scope.spawn(move || client.batch_execute(update).map_err(|error| error.code().cloned()))
+        });
+        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        within(Duration::from_secs(10), || count(&mut pair.b.connect(), waits) == 2);
+        moving.steps(&STEPS[5..]);
+        b.batch_execute("SELECT pg_advisory_unlock(1)").unwrap();
+        for update in updating {
+            assert_eq!(update.join().unwrap(), Err(Some(FENCED.clone())));
+        }
+    });
+    b.batch_execute("UPDATE insta2.photos SET caption = 'x'").unwrap();
+    assert_eq!(texts(&mut b, "SELECT caption FROM insta2.photos"), ["x"]);
     check_ended(&pair);
 }
 

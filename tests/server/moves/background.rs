@@ -1,7 +1,7 @@
 //! A move in the background ends without its caller.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres::Client;
 use support::pair::Pair;
@@ -27,7 +27,8 @@ fn failed(b: &mut Client, times: i64) {
 const KEEP: &str = "SELECT pg_create_physical_replication_slot('kept', true)";
 const LET_GO: &str = "SELECT pg_drop_replication_slot('kept')";
 
-const WORKERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'insta_ids: move'";
+const WORKERS: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'insta_ids: insta_ids_%'";
 
 fn restart(cluster: &Cluster) -> Client {
     cluster.stop_immediately();
@@ -97,19 +98,28 @@ fn errors_are_shown_and_tried_again() {
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
     a.batch_execute(KEEP).unwrap();
+    // The worker does not end with a statement of a session.
+    let set = "ALTER DATABASE postgres SET statement_timeout = '500ms'";
+    b.batch_execute(set).unwrap();
     b.batch_execute(CALL).unwrap();
     failed(&mut b, 2);
+    b.batch_execute("ALTER DATABASE postgres RESET statement_timeout").unwrap();
     assert_eq!(
         texts(&mut b, "SELECT concat_ws(', ', is_in_background, last_error) FROM insta_ids.moves"),
         ["t, standby of slot \"kept\" of node \"a\" is not connected"]
     );
+    b.batch_execute("BEGIN; UPDATE insta_ids_internal.move SET failed_attempts = 2000").unwrap();
+    let wait =
+        "SELECT insta_ids_internal.move_failed(name, driver::text, '55000', '') FROM insta_ids_internal.move";
+    assert_eq!(count(&mut b, wait), 300_000);
+    b.batch_execute("ROLLBACK").unwrap();
     a.batch_execute(INSERT).unwrap();
     // A new call tries again at once, by the same worker.
     failed(&mut b, 4);
     b.batch_execute(CALL).unwrap();
     let few = "SELECT count(*) FROM insta_ids.moves WHERE failed_attempts BETWEEN 1 AND 2";
     within(Duration::from_secs(5), || count(&mut b, few) == 1);
-    assert_eq!(count(&mut b, WORKERS), 1);
+    within(Duration::from_secs(15), || count(&mut b, WORKERS) == 1);
     b.batch_execute(ABORT).unwrap();
     check_abort(&mut b);
     b.batch_execute(CALL).unwrap();
@@ -149,6 +159,61 @@ fn rows_that_differ_end_the_attempts() {
     within(Duration::from_secs(10), || count(&mut b, WORKERS) == 0);
     b.batch_execute(ABORT).unwrap();
     check_ended(&pair);
+}
+
+/// The target restarts while it waits for a transaction of the source, before anything is copied.
+#[test]
+fn a_move_that_has_hardly_begun_survives_a_restart() {
+    let pair = Pair::start("early");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    let mut open = pair.a.connect();
+    open.batch_execute("BEGIN; SELECT pg_current_xact_id()").unwrap();
+    b.batch_execute(CALL).unwrap();
+    within(Duration::from_secs(20), || count(&mut a, "SELECT count(*) FROM pg_replication_slots") == 1);
+    let stopped = Instant::now();
+    pair.b.stop();
+    assert!(stopped.elapsed() < Duration::from_secs(20), "{:?}", stopped.elapsed());
+    pair.b.up();
+    b = pair.b.connect();
+    within(Duration::from_secs(20), || count(&mut b, WORKERS) == 1);
+    open.batch_execute("COMMIT").unwrap();
+    ends(&mut b);
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
+    check_ended(&pair);
+}
+
+/// A subscription of another origin, with a name like a move's, has nothing run as a superuser when the server starts.
+#[test]
+fn a_planted_subscription_runs_nothing() {
+    let cluster = Cluster::start("planted_move");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE trap").unwrap();
+    let mut trap = cluster.connect_to("trap");
+    trap.batch_execute(
+        "CREATE TABLE ran (as_role name); CREATE SCHEMA insta_ids_internal;
+         CREATE FUNCTION insta_ids_internal.has_driver(name) RETURNS boolean LANGUAGE sql
+            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING false';
+         CREATE FUNCTION insta_ids_internal.driver_of(name) RETURNS text LANGUAGE sql
+            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING current_user::text';
+         CREATE PROCEDURE insta_ids_internal.drive_move(name) LANGUAGE sql
+            AS 'INSERT INTO public.ran VALUES (current_user)'",
+    )
+    .unwrap();
+    for name in ["insta_ids_1_1", "insta_ids_1'); INSERT INTO ran VALUES ('1'); --", "insta_ids_1_é"] {
+        let subscribe = format!(
+            "CREATE SUBSCRIPTION \"{name}\" CONNECTION 'host=/nowhere' PUBLICATION p WITH (connect = false)"
+        );
+        trap.batch_execute(&subscribe).unwrap();
+    }
+    cluster.stop();
+    cluster.up();
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(texts(&mut cluster.connect_to("trap"), "SELECT as_role::text FROM ran"), [""; 0]);
+    assert_eq!(count(&mut cluster.connect(), WORKERS), 0);
 }
 
 /// The extension is dropped while its worker waits for the next try.
