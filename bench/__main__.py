@@ -10,7 +10,7 @@ import plots
 from adoption import adoption
 from engines import plproxy, writers
 from minting import calls, growth, latency, sessions
-from moves import moves, pauses
+from moves import moves, pauses, shapes
 from reading import decoding, ranges
 from rows import caches, copies, inserts
 from server import about, connect, value
@@ -35,10 +35,11 @@ PARTS = [
     writers,
     all_shards,
     pauses,
+    shapes,
 ]
 
 # These take minutes to an hour, so they run only if they are named.
-NAMED_ONLY = [all_shards, pauses]
+NAMED_ONLY = [all_shards, pauses, shapes]
 
 
 class Bench:

@@ -17,6 +17,18 @@ MIGRATION = (
     "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL, caption text);"
     " CREATE INDEX ON photos (user_id, id)"
 )
+# Tables that logical replication has more to do with.
+SHAPES = {
+    "a primary key": MIGRATION,
+    "REPLICA IDENTITY FULL": MIGRATION + "; ALTER TABLE photos REPLICA IDENTITY FULL",
+    "rows of 10 kB": MIGRATION.replace("caption text", "caption text DEFAULT repeat('0123456789', 1000)")
+    + "; ALTER TABLE photos ALTER caption SET STORAGE EXTERNAL",
+    "200 partitions": MIGRATION.replace("caption text)", "caption text) PARTITION BY HASH (id)")
+    + "".join(
+        f"; CREATE TABLE photos_{n} PARTITION OF photos FOR VALUES WITH (MODULUS 200, REMAINDER {n})"
+        for n in range(200)
+    ),
+}
 FILL = "INSERT INTO {}.photos (user_id, caption) SELECT g, repeat(md5(g::text), 3) FROM generate_series(1, {}) g"
 
 
@@ -148,12 +160,12 @@ def moved(source, target, first, rows, verify):
     return copied - times["prepared"], times["handed over"] - times["fenced"], writers
 
 
-def join(*nodes):
+def join(*nodes, migration=MIGRATION):
     """Creates the extension on servers, and a map on which all shards are on the first."""
     with nodes[0].connect() as session:
         session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
         session.execute("SELECT insta_ids.init(100)")
-        session.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
+        session.execute("SELECT insta_ids.add_migration('0001', %s)", [migration])
         for node in nodes:
             session.execute("SELECT insta_ids.add_node(%s::text, %s)", [node.name, node.dsn])
         session.execute("SELECT insta_ids.assign(0, 99, %s::text)", [nodes[0].name])
@@ -186,6 +198,38 @@ def pauses(bench):
         finally:
             for node in (source, target):
                 node.script("remove")
+    bench.show(stopped)
+
+
+def shapes(bench):
+    """Moves of a shard with one table, which is not as simple as the others are."""
+    rows = bench.size(100_000, 5_000)
+    took = Table("shapes", f"{rows:,} rows in one shard moved, under {WRITERS} writers", "s")
+    stopped = Table("shapes", "The longest that a writer got no row in that", "ms")
+    nodes = {}
+    try:
+        for shape, migration in SHAPES.items():
+            nodes[shape] = [Node(f"a{len(nodes)}"), Node(f"b{len(nodes)}")]
+            join(*nodes[shape], migration=migration)
+            with nodes[shape][0].connect() as session:
+                session.execute("SELECT insta_ids.create_shard(0)")
+                session.execute("INSERT INTO insta0.photos (user_id) SELECT g FROM generate_series(1, %s) g", [rows])
+        plainest = next(iter(SHAPES))
+        for _ in bench.rounds(5, 1):
+            for shape, (source, target) in nodes.items():
+                with Writers([source, target], "insta0") as writers, target.connect() as session:
+                    began = time.monotonic()
+                    session.execute(f"CALL insta_ids.move_shards(0, 0, '{source.name}')")
+                    took.add(shape, time.monotonic() - began, plainest if shape != plainest else None)
+                stopped.add(shape, writers.longest * 1000)
+                with source.connect() as session:
+                    session.execute("SELECT insta_ids.drop_shard(0)")
+                nodes[shape].reverse()
+    finally:
+        for pair in nodes.values():
+            for node in pair:
+                node.script("remove")
+    bench.show(took)
     bench.show(stopped)
 
 
