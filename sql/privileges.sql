@@ -13,10 +13,11 @@ REVOKE EXECUTE ON FUNCTION insta_ids.advance_clock, insta_ids.reset_clock, insta
 REVOKE EXECUTE ON PROCEDURE insta_ids.move_shards, insta_ids.move_abort FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION insta_ids.check_move, insta_ids_internal.check_move, insta_ids_internal.end_pauses,
     insta_ids_internal.start_driver FROM PUBLIC;
--- PostgreSQL shows what these two return to few roles only.
-REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.connected_standbys FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids TO pg_monitor;
-GRANT SELECT ON insta_ids.stat_ids TO pg_monitor;
+-- PostgreSQL shows what these return to few roles only.
+REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.connected_standbys,
+    insta_ids_internal.stat_get_shards, insta_ids.fleet FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.stat_get_shards, insta_ids.fleet TO pg_monitor;
+GRANT SELECT ON insta_ids.stat_ids, insta_ids.shard_load TO pg_monitor;
 -- The owner of the database can run pg_dump.
 GRANT USAGE ON SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO pg_database_owner;

@@ -53,7 +53,9 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.config', '');
 -- The shards of this database.
 CREATE TABLE insta_ids_internal.shard (
     shard integer PRIMARY KEY,
-    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- Whether it stays on this node when the fleet is balanced.
+    is_pinned boolean NOT NULL DEFAULT false
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard', '');
 
@@ -72,7 +74,9 @@ SELECT pg_catalog.pg_extension_config_dump(
 CREATE TABLE insta_ids_internal.node (
     node name PRIMARY KEY,
     dsn text NOT NULL,
-    ord integer NOT NULL UNIQUE CHECK (ord >= 0)
+    ord integer NOT NULL UNIQUE CHECK (ord >= 0),
+    -- How much it can take, beside the other nodes.
+    weight float8 NOT NULL DEFAULT 1 CHECK (weight >= 0 AND weight < 'Infinity')
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.node', '');
 

@@ -102,7 +102,8 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION insta_ids.add_node(node name, dsn text, ord integer DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.add_node(node name, dsn text, ord integer DEFAULT NULL, weight float8 DEFAULT NULL)
+    RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -111,10 +112,17 @@ BEGIN
     ELSIF dsn IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'connection string must be given';
     END IF;
+    IF weight NOT BETWEEN 0 AND 1e6 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('weight of a node cannot be %s', weight),
+            DETAIL = 'It can be from 0 to 1000000.';
+    END IF;
     LOCK TABLE insta_ids_internal.node IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (
         SELECT FROM insta_ids_internal.node n
-        WHERE (n.node, n.dsn, n.ord) = (add_node.node, add_node.dsn, coalesce(add_node.ord, n.ord)))
+        WHERE (n.node, n.dsn, n.ord, n.weight)
+            = (add_node.node, add_node.dsn, coalesce(add_node.ord, n.ord), coalesce(add_node.weight, n.weight)))
     THEN
         RETURN;
     ELSIF EXISTS (SELECT FROM insta_ids_internal.node n WHERE n.ord = add_node.ord AND n.node <> add_node.node) THEN
@@ -125,11 +133,13 @@ BEGIN
     INSERT INTO insta_ids_internal.node AS n
     VALUES (add_node.node, add_node.dsn,
         coalesce(add_node.ord, (SELECT m.ord FROM insta_ids_internal.node m WHERE m.node = add_node.node),
-            (SELECT coalesce(max(m.ord) + 1, 0) FROM insta_ids_internal.node m)))
-    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE SET dsn = excluded.dsn, ord = excluded.ord;
+            (SELECT coalesce(max(m.ord) + 1, 0) FROM insta_ids_internal.node m)),
+        coalesce(add_node.weight, (SELECT m.weight FROM insta_ids_internal.node m WHERE m.node = add_node.node), 1))
+    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE SET dsn = excluded.dsn, ord = excluded.ord, weight = excluded.weight;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.add_node(name, text, integer) IS 'adds a server to the map, or changes how to connect to it';
+COMMENT ON FUNCTION insta_ids.add_node(name, text, integer, float8) IS
+    'adds a server to the map, or changes how to connect to it and how much it can take';
 
 CREATE OR REPLACE FUNCTION insta_ids.drop_node(node name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -189,7 +189,7 @@ BEGIN
         'prefix', config.prefix,
         'layout', config.layout::text,
         'nodes', (
-            SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'dsn', n.dsn, 'ord', n.ord) ORDER BY n.ord), '[]')
+            SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'dsn', n.dsn, 'ord', n.ord, 'weight', n.weight) ORDER BY n.ord), '[]')
             FROM insta_ids_internal.node n),
         'nodes_version', coalesce((SELECT m.nodes_version FROM insta_ids_internal.map m), 0),
         'ranges', insta_ids_internal.assignments_json(),
@@ -331,7 +331,8 @@ BEGIN
     IF merged -> 'nodes' <> ours -> 'nodes' THEN
         DELETE FROM insta_ids_internal.node;
         INSERT INTO insta_ids_internal.node
-        SELECT n.node, n.dsn, n.ord FROM jsonb_to_recordset(merged -> 'nodes') n (node name, dsn text, ord integer);
+        SELECT n.node, n.dsn, n.ord, n.weight
+        FROM jsonb_to_recordset(merged -> 'nodes') n (node name, dsn text, ord integer, weight float8);
     END IF;
     IF merged -> 'ranges' <> ours -> 'ranges' THEN
         PERFORM insta_ids_internal.require_node(r.node) FROM insta_ids_internal.read_assignments(merged -> 'ranges') r;

@@ -189,10 +189,7 @@ BEGIN
         'name', move.name, 'id', move.id, 'is_new', is_new, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
         'from_node', here, 'to_node', to_node, 'bytes', move.bytes,
         'map', insta_ids.shard_map(),
-        'migrations', (
-            SELECT coalesce(jsonb_agg(jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
-                'transactional', m.transactional, 'check_ids', m.check_ids) ORDER BY m.number), '[]')
-            FROM insta_ids_internal.migration m),
+        'migrations', insta_ids_internal.migrations_json(),
         'objects', objects,
         'partitions', (SELECT jsonb_object_agg(s, insta_ids_internal.partitions_json(s)) FROM unnest(move.shards) s));
 END

@@ -41,7 +41,7 @@ BEGIN
         PERFORM insta_ids_internal.begin_to_ask_node(
             format('SELECT to_jsonb(s) FROM insta_ids_internal.survey_rows(%L::regclass) s', relation), connection);
         SELECT * INTO ours FROM insta_ids_internal.survey_rows(relation::regclass);
-        IF to_jsonb(ours) <> insta_ids_internal.await_node(connection) THEN
+        IF to_jsonb(ours) <> insta_ids_internal.await_node(connection)::jsonb THEN
             different := insta_ids_internal.different_rows(relation, connection);
             RAISE EXCEPTION USING
                 ERRCODE = 'data_corrupted',

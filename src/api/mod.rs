@@ -8,6 +8,7 @@
 
 mod adoption;
 mod clock;
+mod fleet;
 mod layouts;
 mod map;
 mod minting;

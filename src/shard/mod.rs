@@ -3,6 +3,7 @@
 //!
 //! Pure functions over texts and values. This module knows neither PostgreSQL's bindings nor the extension's tables.
 
+pub mod balance;
 pub mod ddl;
 pub mod expression;
 pub mod placement;

@@ -1,6 +1,7 @@
 //! Tests of the pure code, with no server.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod balance;
 mod ddl;
 mod expression;
 mod known_answers;

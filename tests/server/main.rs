@@ -10,6 +10,7 @@ mod databases;
 mod decoders;
 mod docs;
 mod engines;
+mod fleet;
 mod fuzz;
 mod installing;
 mod map;

@@ -30,6 +30,11 @@ const LET_GO: &str = "SELECT pg_drop_replication_slot('kept')";
 const WORKERS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'insta_ids: insta_ids_%'";
 
+/// From PostgreSQL 17 on, a server goes on with its moves after a restart only if it preloads the library.
+fn preload(cluster: &Cluster) {
+    cluster.connect().batch_execute("ALTER SYSTEM SET shared_preload_libraries = 'insta_ids'").unwrap();
+}
+
 fn restart(cluster: &Cluster) -> Client {
     cluster.stop_immediately();
     cluster.up();
@@ -65,6 +70,7 @@ fn a_move_survives_restarts() {
     if !pair.have_dblink() {
         return;
     }
+    preload(&pair.b);
     pair.a.connect().batch_execute(&format!("CREATE EXTENSION dblink; {INSERT}")).unwrap();
     for disturbance in ["pg_cancel_backend", "pg_terminate_backend", "a", "b"] {
         let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
@@ -170,6 +176,7 @@ fn a_move_that_has_hardly_begun_survives_a_restart() {
     }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
+    preload(&pair.b);
     let mut open = pair.a.connect();
     open.batch_execute("BEGIN; SELECT pg_current_xact_id()").unwrap();
     b.batch_execute(CALL).unwrap();
@@ -209,6 +216,7 @@ fn a_planted_subscription_runs_nothing() {
         );
         trap.batch_execute(&subscribe).unwrap();
     }
+    preload(&cluster);
     cluster.stop();
     cluster.up();
     thread::sleep(Duration::from_secs(3));

@@ -1,7 +1,5 @@
 -- Questions to other nodes, by dblink.
 
--- Connections
-
 -- Returns a connection string by which a session does not wait long for a server that does not answer. What the string itself
 -- says counts.
 CREATE OR REPLACE FUNCTION insta_ids_internal.with_timeouts(dsn text) RETURNS text
@@ -77,7 +75,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text, connection
 AS $$
 BEGIN
     PERFORM insta_ids_internal.begin_to_ask_node(question, connection);
-    RETURN insta_ids_internal.await_node(connection);
+    RETURN insta_ids_internal.await_node(connection)::jsonb;
 END
 $$;
 
@@ -99,14 +97,14 @@ BEGIN
 END
 $$;
 
--- Waits for the answer to the query of begin_to_ask_node(), and returns it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.await_node(connection text DEFAULT 'insta_ids') RETURNS jsonb
+-- Waits for the answer to the statement of begin_to_ask_node(), and returns it. A CALL answers with CALL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.await_node(connection text DEFAULT 'insta_ids') RETURNS text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     dblink CONSTANT name := insta_ids_internal.dblink_schema();
-    get_result CONSTANT text := format('SELECT a.answer FROM %I.dblink_get_result(%L) a (answer jsonb)', dblink, connection);
-    answer jsonb;
+    get_result CONSTANT text := format('SELECT a.answer FROM %I.dblink_get_result(%L) a (answer text)', dblink, connection);
+    answer text;
     is_busy boolean;
     looks integer := 0;
 BEGIN
@@ -123,8 +121,6 @@ BEGIN
     RETURN answer;
 END
 $$;
-
--- Agreement of the servers
 
 -- Gives the map of this server to all other nodes, which take over what is newer. A node that does not take it is a notice: it
 -- gets the map when shards move again.
@@ -148,73 +144,48 @@ BEGIN
 END
 $$;
 
--- Asks every node of the map, including this one.
-CREATE OR REPLACE FUNCTION insta_ids.check_fleet() RETURNS SETOF insta_ids.finding
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Asks all nodes of the map, including this one, at the same time. A node that does not answer has a reason. `clock_offset` is
+-- how far the clock there is ahead of the clock here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_fleet(question text)
+    RETURNS TABLE (node name, is_connected boolean, answer jsonb, reason text, clock_offset interval)
+    VOLATILE STRICT PARALLEL UNSAFE ROWS 10 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    question CONSTANT text := 'SELECT jsonb_build_object(''node'', insta_ids.this_node(), ''map'', insta_ids.shard_map() - ''moving'','
-        || ' ''writer_slot'', insta_ids.writer_slot())';
-    node name;
-    is_connected boolean;
-    answers jsonb := '{}';
-    reason text;
-    newest bigint;
-    newest_on text;
+    nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord);
+    connected name[] := '{}';
+    reasons jsonb := '{}';
+    detail text;
+    asked_at timestamptz;
 BEGIN
     PERFORM insta_ids_internal.dblink_schema();
-    FOR node IN SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord LOOP
-        is_connected := false;
+    FOREACH node IN ARRAY nodes LOOP
         BEGIN
-            PERFORM insta_ids_internal.connect_node(node);
-            is_connected := true;
-            answers := answers || jsonb_build_object(node, insta_ids_internal.ask_node(question));
+            PERFORM insta_ids_internal.connect_node(node, 'insta_ids ' || node);
+            connected := connected || node;
+            PERFORM insta_ids_internal.begin_to_ask_node(question, 'insta_ids ' || node);
         EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
-            RETURN NEXT ROW('error', CASE WHEN is_connected THEN 'other_answer' ELSE 'no_answer' END, quote_ident(node),
-                concat_ws(': ', SQLERRM, nullif(trim(reason), '')),
-                CASE WHEN is_connected THEN 'Mend that there.'
-                    ELSE 'Correct its connection string; or if the server is gone for good, promote its standby under the same'
-                        || format(' name, and say where that is: SELECT insta_ids.add_node(%L, ...)', node) END
-                )::insta_ids.finding;
+            GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+            reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));
         END;
     END LOOP;
-    PERFORM insta_ids_internal.disconnect_node();
-
-    RETURN QUERY
-    SELECT 'error', 'other_node', quote_ident(a.key),
-           format('The server that its connection string leads to is %s.', coalesce('node "' || (a.value ->> 'node') || '"', 'no node')),
-           'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.'
-    FROM jsonb_each(answers) a WHERE a.value ->> 'node' IS DISTINCT FROM a.key ORDER BY a.key;
-
-    SELECT (a.value #>> '{map,version}')::bigint, a.key INTO newest, newest_on
-    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
-    RETURN QUERY
-    SELECT CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
-           CASE v.version WHEN newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
-           format('Its map has version %s, and version %s on node "%s".', v.version, newest, newest_on)
-               || CASE v.version WHEN newest THEN ' They differ.' ELSE '' END,
-           CASE v.version WHEN newest
-               THEN 'Apply the map of each on the other by insta_ids.apply_map().'
-               ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
-    FROM jsonb_each(answers) a
-    CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v
-    WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
-    ORDER BY a.key;
-
-    -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
-    RETURN QUERY
-    SELECT 'error', 'same_writer_slot', quote_ident(a.key),
-           format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',
-               a.value ->> 'writer_slot', b.key, b.value ->> 'writer_slot'),
-           'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
-               || 'SELECT insta_ids.acquire_writer_slot(...)'
-    FROM jsonb_each(answers) a
-    JOIN jsonb_each(answers) b ON a.key < b.key
-    WHERE insta_ids_internal.slots_overlap(a.value ->> 'writer_slot', b.value ->> 'writer_slot')
-        AND (a.value ->> 'writer_slot', b.value ->> 'writer_slot') <> ('0/1', '0/1')
-    ORDER BY a.key, b.key;
+    FOREACH node IN ARRAY nodes LOOP
+        is_connected := node = ANY (connected);
+        answer := NULL;
+        clock_offset := NULL;
+        IF is_connected THEN
+            BEGIN
+                answer := insta_ids_internal.await_node('insta_ids ' || node)::jsonb;
+                asked_at := clock_timestamp();
+                clock_offset := (insta_ids_internal.ask_node('SELECT to_jsonb(clock_timestamp())', 'insta_ids ' || node) #>> '{}')::timestamptz
+                    - asked_at - (clock_timestamp() - asked_at) / 2;
+            EXCEPTION WHEN OTHERS THEN
+                GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+                reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));
+            END;
+            PERFORM insta_ids_internal.disconnect_node('insta_ids ' || node);
+        END IF;
+        reason := reasons ->> node;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.check_fleet() IS
-    'asks all nodes of the map, by dblink, whether they agree: on their names, the map and writer slots';

@@ -1,0 +1,202 @@
+-- Moves the shards of a plan. The targets do the work in the background, so the session may go, and a later call finds what goes on.
+
+CREATE OR REPLACE PROCEDURE insta_ids.rebalance(
+        by text DEFAULT 'bytes', threshold float8 DEFAULT 0.05, exclude name[] DEFAULT '{}', sample interval DEFAULT '10 s',
+        at_once integer DEFAULT 1, max_pause interval DEFAULT '10 s')
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    CALL insta_ids_internal.carry_out('rebalance', by, threshold, '{}', exclude, sample, at_once, max_pause);
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.rebalance(text, float8, name[], interval, integer, interval) IS
+    'moves shards between the nodes of the map until all are loaded alike';
+
+CREATE OR REPLACE PROCEDURE insta_ids.drain_node(
+        node name, by text DEFAULT 'bytes', exclude name[] DEFAULT '{}', sample interval DEFAULT '10 s',
+        at_once integer DEFAULT 1, max_pause interval DEFAULT '10 s')
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    -- The other nodes need not be loaded alike afterwards.
+    CALL insta_ids_internal.carry_out('drain_node', by, 10, ARRAY[node], exclude, sample, at_once, max_pause);
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.drain_node(name, text, name[], interval, integer, interval) IS
+    'moves all shards of a node to the other nodes of the map';
+
+-- Makes a plan, and moves its shards. `at_once` moves run at the same time, between different nodes. If a move fails, or a node
+-- does not answer, the other moves of its nodes are left, and the call fails at its end.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_out(
+        command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    -- The moves of the plan, in the form of its rows. Each is waiting, running, done or failed.
+    steps pg_catalog.jsonb;
+    step pg_catalog.jsonb;
+    states pg_catalog.text[];
+    -- Why moves of a node are left.
+    failed pg_catalog.jsonb := '{}';
+    reason pg_catalog.text;
+    done pg_catalog.int4 := 0;
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    IF num_nulls(by, threshold, drain, exclude, sample, at_once, max_pause) > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = format('no argument of %s can be NULL', command);
+    ELSIF at_once < 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('%s moves cannot run at once', at_once),
+            DETAIL = 'It must be at least one.';
+    END IF;
+    steps := insta_ids_internal.open_moves(exclude);
+    SELECT steps || coalesce(jsonb_agg(p ORDER BY p.step), '[]') INTO steps
+    FROM insta_ids.rebalance_plan(by, threshold, drain, exclude, sample) p;
+    states := array_fill('waiting'::text, ARRAY[jsonb_array_length(steps)]);
+    CALL insta_ids_internal.new_transaction();
+    RAISE NOTICE '%: % moves', command, jsonb_array_length(steps);
+    WHILE 'waiting' = ANY (states) OR 'running' = ANY (states) LOOP
+        FOR number IN 1 .. jsonb_array_length(steps) LOOP
+            step := steps -> (number - 1);
+            IF states[number] = 'waiting' AND failed ?| ARRAY[step ->> 'from_node', step ->> 'to_node'] THEN
+                states[number] := 'failed';
+            ELSIF states[number] = 'waiting' AND NOT insta_ids_internal.is_busy(steps, states, step, at_once) THEN
+                reason := insta_ids_internal.begin_step(step, max_pause);
+                states[number] := CASE WHEN reason IS NULL THEN 'running' ELSE 'failed' END;
+            ELSIF states[number] = 'running' THEN
+                states[number] := insta_ids_internal.state_of_step(step);
+                reason := nullif(states[number], 'running');
+                IF reason = 'done' THEN
+                    done := done + 1;
+                    reason := NULL;
+                    RAISE NOTICE '%: % of % moves, shards from % to % are on node "%"', command, done, jsonb_array_length(steps),
+                        step -> 'first', step -> 'last', step ->> 'to_node';
+                ELSIF reason IS NOT NULL THEN
+                    states[number] := 'failed';
+                END IF;
+            ELSE
+                CONTINUE;
+            END IF;
+            IF states[number] = 'failed' AND reason IS NOT NULL THEN
+                failed := failed || jsonb_build_object(insta_ids_internal.node_at_fault(step), reason);
+                RAISE WARNING USING
+                    MESSAGE = format('shards from %s to %s were not moved to node "%s"', step -> 'first', step -> 'last', step ->> 'to_node'),
+                    DETAIL = reason;
+            END IF;
+            reason := NULL;
+            CALL insta_ids_internal.new_transaction();
+        END LOOP;
+        PERFORM insta_ids_internal.wait_ms(100);
+    END LOOP;
+    IF failed = '{}' THEN
+        PERFORM insta_ids_internal.give_away_ranges(d) FROM unnest(drain) d;
+        CALL insta_ids_internal.new_transaction();
+        PERFORM insta_ids_internal.share_map();
+    END IF;
+    PERFORM set_config('search_path', path, true);
+    IF failed <> '{}' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('%s of %s moves were not made', jsonb_array_length(steps) - done, jsonb_array_length(steps)),
+            DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, rtrim(f.value, '.')), ' ' ORDER BY f.key)
+                FROM jsonb_each_text(failed) f),
+            HINT = format('Mend that, and call insta_ids.%s() again.', command);
+    END IF;
+END
+$$;
+
+-- Assigns the ranges that the map still has on a drained node, and whose shards were never created, to other nodes: each to the
+-- node that has the fewest.
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_away_ranges(drained name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    range record;
+BEGIN
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    FOR range IN SELECT a.first, a.last FROM insta_ids_internal.assignment a WHERE a.node = drained ORDER BY a.first LOOP
+        PERFORM insta_ids.assign(range.first, range.last, (
+            SELECT n.node FROM insta_ids_internal.node n
+            LEFT JOIN insta_ids_internal.assignment a ON a.node = n.node
+            WHERE n.node <> drained AND n.weight > 0
+            GROUP BY n.node, n.ord, n.weight ORDER BY coalesce(sum(a.last - a.first + 1), 0) / n.weight, n.ord LIMIT 1));
+    END LOOP;
+END
+$$;
+
+-- Returns the moves that have begun between nodes of the map, as a plan has them. The source knows a move first, and the target
+-- knows it last.
+CREATE OR REPLACE FUNCTION insta_ids_internal.open_moves(exclude name[]) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT coalesce(jsonb_agg(DISTINCT jsonb_build_object('first', m.move -> 'first', 'last', m.move -> 'last',
+        'from_node', m.move -> 'from_node', 'to_node', m.move -> 'to_node')), '[]')
+    FROM insta_ids_internal.ask_fleet('SELECT insta_ids_internal.node_report(false)') a,
+        jsonb_array_elements(a.answer -> 'moves') m (move)
+    WHERE NOT ARRAY[m.move ->> 'from_node', m.move ->> 'to_node'] && exclude::text[];
+END;
+
+-- Returns whether a move has to wait: for one of its nodes, or because as many run as may.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_busy(steps jsonb, states text[], step jsonb, at_once integer) RETURNS boolean
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT count(*) >= at_once OR coalesce(bool_or(
+        ARRAY[r.step ->> 'from_node', r.step ->> 'to_node'] && ARRAY[is_busy.step ->> 'from_node', is_busy.step ->> 'to_node']), false)
+    FROM jsonb_array_elements(steps) WITH ORDINALITY r (step, number) WHERE states[r.number] = 'running';
+END;
+
+-- Has the target begin a move, or go on with it, in the background. Returns NULL, or why it does not.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_step(step jsonb, max_pause interval) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.connect_node((step ->> 'to_node')::name);
+    PERFORM insta_ids_internal.begin_to_ask_node(format(
+        'CALL insta_ids.move_shards(%s, %s, %L, max_pause => %L, background => true)', step -> 'first', step -> 'last',
+        step ->> 'from_node', max_pause));
+    PERFORM insta_ids_internal.await_node(), insta_ids_internal.disconnect_node();
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN SQLERRM;
+END
+$$;
+
+-- Returns "running", "done", or why a move does not go on. A move that fails is tried again by its target, five times within a
+-- minute; then this does not wait for it any longer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.state_of_step(step jsonb) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    there jsonb;
+BEGIN
+    PERFORM insta_ids_internal.connect_node((step ->> 'to_node')::name);
+    there := insta_ids_internal.ask_node(format(
+        'SELECT jsonb_build_object(''move'', (SELECT to_jsonb(m) FROM insta_ids.moves m WHERE (m.first, m.last) = (%1$s, %2$s)),'
+        || ' ''is_there'', EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = %1$s))', step -> 'first', step -> 'last'));
+    PERFORM insta_ids_internal.disconnect_node();
+    RETURN CASE
+        WHEN there -> 'move' = 'null' AND (there -> 'is_there')::boolean THEN 'done'
+        WHEN there -> 'move' = 'null' THEN 'move was ended by another session'
+        WHEN (there #>> '{move,failed_attempts}')::integer < 5 AND (there #>> '{move,is_in_background}')::boolean THEN 'running'
+        ELSE coalesce(there #>> '{move,last_error}', 'no session drives the move') END;
+EXCEPTION WHEN OTHERS THEN
+    RETURN SQLERRM;
+END
+$$;
+
+-- Returns the node because of which a move has failed: the source if it does not answer, else the target.
+CREATE OR REPLACE FUNCTION insta_ids_internal.node_at_fault(step jsonb) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.connect_node((step ->> 'from_node')::name);
+    PERFORM insta_ids_internal.disconnect_node();
+    RETURN step ->> 'to_node';
+EXCEPTION WHEN OTHERS THEN
+    RETURN step ->> 'from_node';
+END
+$$;

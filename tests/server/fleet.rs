@@ -1,0 +1,328 @@
+//! Promise: a fleet is seen, balanced, drained, migrated and checked from any of its nodes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use postgres::{Client, NoTls};
+
+use support::pair::{MIGRATION, settings, shard_map};
+use support::{Cluster, count, duplicates, has, ids, refused, texts, within};
+
+use crate::moves::FENCED;
+
+/// Nodes `a`, `b` and so on, and the shards 0 to 11, which are all on `a`. None, if the server lacks dblink.
+fn fleet(name: &str, nodes: usize) -> Option<Vec<Cluster>> {
+    if !has("dblink") {
+        return None;
+    }
+    let names = ["a", "b", "c", "d"];
+    let servers: Vec<_> = names[..nodes]
+        .iter()
+        .map(|node| {
+            let mut settings = settings(node);
+            settings.push("wal_retrieve_retry_interval = '100ms'".into());
+            Cluster::with(&format!("{name}_{node}"), &settings)
+        })
+        .collect();
+    let mut a = servers[0].connect();
+    a.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink; SELECT insta_ids.init(64)")
+        .unwrap();
+    a.batch_execute(MIGRATION).unwrap();
+    for (node, server) in names.iter().zip(&servers) {
+        let dsn = format!("host={} user=postgres dbname=postgres", server.socket.display());
+        a.execute("SELECT insta_ids.add_node($1::text, $2)", &[node, &dsn]).unwrap();
+    }
+    a.batch_execute("SELECT insta_ids.assign(0, 63, 'a')").unwrap();
+    a.batch_execute("CALL insta_ids.create_shards(0, 11)").unwrap();
+    let map = shard_map(&mut a);
+    for server in &servers[1..] {
+        let mut other = server.connect();
+        other.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink").unwrap();
+        other.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
+    }
+    Some(servers)
+}
+
+/// How many shards each node has, by its own word.
+fn shards(servers: &[Cluster]) -> Vec<i64> {
+    let active = "SELECT count(*) FROM insta_ids.shards WHERE state = 'active'";
+    servers.iter().map(|server| count(&mut server.connect(), active)).collect()
+}
+
+/// Rows that clients insert into some shards on whichever node has them, while something happens.
+fn written(servers: &[Cluster], during: impl FnOnce()) -> Vec<Vec<i64>> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|shard| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut nodes = servers.iter().cycle();
+                    let mut client = nodes.next().unwrap().connect();
+                    let mut committed = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        match client.query(
+                            &format!("INSERT INTO insta{shard}.photos DEFAULT VALUES RETURNING id"),
+                            &[],
+                        ) {
+                            Ok(rows) => committed.extend(rows.iter().map(|row| row.get::<_, i64>(0))),
+                            Err(error) => {
+                                let elsewhere = [FENCED.code(), "42P01"];
+                                assert!(
+                                    error.code().is_some_and(|code| elsewhere.contains(&code.code())),
+                                    "{error:?}"
+                                );
+                                client = nodes.next().unwrap().connect();
+                            }
+                        }
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    committed
+                })
+            })
+            .collect();
+        during();
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    })
+}
+
+/// Each row is there once, on one node.
+fn check_rows(servers: &[Cluster], committed: &[Vec<i64>]) {
+    assert_eq!(duplicates(committed), 0);
+    for (shard, committed) in committed.iter().enumerate() {
+        let mut there = Vec::new();
+        for server in servers {
+            let mut client = server.connect();
+            let is_here =
+                format!("SELECT count(*) FROM insta_ids.shards WHERE shard = {shard} AND state = 'active'");
+            if count(&mut client, &is_here) == 1 {
+                there.push(ids(&mut client, &format!("SELECT id FROM insta{shard}.photos")));
+            }
+        }
+        assert_eq!(there.len(), 1, "nodes that have shard {shard}");
+        let mut committed = committed.clone();
+        committed.sort_unstable();
+        there[0].sort_unstable();
+        assert_eq!(there[0], committed, "shard {shard}");
+    }
+}
+
+/// By one call each, from any node, while clients write.
+#[test]
+fn a_fleet_is_balanced_and_drained_under_writers() {
+    let Some(servers) = fleet("balanced", 3) else { return };
+    let mut b = servers[1].connect();
+    let plan = "SELECT concat_ws(' ', step, first, last, from_node, to_node, balance_before, balance_after)
+        FROM insta_ids.rebalance_plan('shards')";
+    let steps = texts(&mut b, plan);
+    assert!(steps[0].starts_with("1 ") && steps[0].contains(" a "), "{steps:?}");
+    let ends = texts(
+        &mut b,
+        "SELECT balance_before || ' ' || last_value(balance_after) OVER () FROM insta_ids.rebalance_plan('shards')",
+    );
+    assert_eq!(ends[0], "3 1");
+    let committed = written(&servers, || {
+        b.batch_execute("CALL insta_ids.rebalance('shards', at_once => 2)").unwrap();
+        assert_eq!(shards(&servers), [4, 4, 4]);
+        // There is nothing left to do.
+        b.batch_execute("CALL insta_ids.rebalance('shards')").unwrap();
+        assert_eq!(texts(&mut b, plan), [""; 0]);
+        for server in &servers {
+            let moved = "SELECT insta_ids.drop_shard(shard) FROM insta_ids.shards WHERE state = 'moved'";
+            server.connect().batch_execute(moved).unwrap();
+        }
+        servers[2].connect().batch_execute("CALL insta_ids.drain_node('a')").unwrap();
+    });
+    let left = shards(&servers);
+    assert_eq!((left[0], left[1] + left[2]), (0, 12), "{left:?}");
+    check_rows(&servers, &committed);
+    let maps: Vec<_> = servers.iter().map(|server| shard_map(&mut server.connect())).collect();
+    assert_eq!(maps[0], maps[1]);
+    assert_eq!(maps[0], maps[2]);
+    // Now the node can go.
+    b.batch_execute("SELECT insta_ids.drop_node('a')").unwrap();
+}
+
+/// Nodes have weights, shards are pinned, and nodes are left as they are.
+#[test]
+fn a_plan_does_what_it_is_asked() {
+    let Some(servers) = fleet("planned", 3) else { return };
+    let mut a = servers[0].connect();
+    let plan = |client: &mut Client, arguments: &str| {
+        texts(
+            client,
+            &format!(
+                "SELECT to_node || ' ' || sum(last - first + 1) FROM insta_ids.rebalance_plan({arguments}) GROUP BY to_node ORDER BY 1"
+            ),
+        )
+    };
+    assert_eq!(plan(&mut a, "'shards'"), ["b 4", "c 4"]);
+    assert_eq!(plan(&mut a, "'bytes'"), ["b 4", "c 4"]);
+    assert_eq!(plan(&mut a, "'rows'"), [""; 0]);
+    assert_eq!(plan(&mut a, "'shards', exclude => '{c}'"), ["b 6"]);
+    assert_eq!(plan(&mut a, "'shards', threshold => 3"), [""; 0]);
+    a.batch_execute(
+        "SELECT insta_ids.add_node(node, dsn, weight => 2) FROM insta_ids_internal.node WHERE node = 'b'",
+    )
+    .unwrap();
+    assert_eq!(plan(&mut a, "'shards'"), ["b 6", "c 3"]);
+    assert_eq!(plan(&mut a, "'shards', drain => '{a}'"), ["b 8", "c 4"]);
+    a.batch_execute("SELECT insta_ids.pin_shards(0, 9)").unwrap();
+    assert_eq!(plan(&mut a, "'shards'").len(), 2);
+    assert_eq!(
+        count(
+            &mut a,
+            "SELECT sum(last - first + 1) FROM insta_ids.rebalance_plan('shards') WHERE first >= 10"
+        ),
+        2
+    );
+    for (call, message) in [
+        ("insta_ids.rebalance_plan('speed')", "shards cannot be balanced by \"speed\""),
+        ("insta_ids.rebalance_plan(threshold => -1)", "threshold cannot be -1"),
+        ("insta_ids.rebalance_plan(drain => '{z}')", "node \"z\" does not exist"),
+        ("insta_ids.rebalance_plan(drain => '{a}')", "shard 0 cannot leave node \"a\""),
+        ("insta_ids.rebalance_plan('ids', sample => '0')", "sample cannot take 00:00:00"),
+        ("insta_ids.rebalance_plan(drain => '{b}', exclude => '{a, c}')", "no node takes the shards"),
+        ("insta_ids.pin_shards(20, 30)", "no shard from 20 to 30 is here"),
+        ("insta_ids.pin_shards(20, 64)", "shard 64 is out of range"),
+        ("insta_ids.add_node('c', 'host=c', weight => -1)", "weight of a node cannot be -1"),
+        ("insta_ids.fleet('-1 s')", "sample cannot take -00:00:01"),
+    ] {
+        assert_eq!(refused(&mut a, &format!("SELECT {call}")).message(), message, "{call}");
+    }
+    a.batch_execute("SELECT insta_ids.pin_shards(0, 9, false)").unwrap();
+    // What is written now counts, not what was written before.
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut client = servers[0].connect();
+            for _ in 0..40 {
+                client
+                    .batch_execute("INSERT INTO insta3.photos SELECT FROM generate_series(1, 100)")
+                    .unwrap();
+                client.batch_execute("SELECT pg_sleep(0.05)").unwrap();
+            }
+        });
+        let by_rate = "SELECT concat_ws(' ', first, last) FROM insta_ids.rebalance_plan('inserted', sample => '1500 ms')";
+        let steps = texts(&mut servers[1].connect(), by_rate);
+        writing.join().unwrap();
+        // All of the load is one shard's, so nothing gets better.
+        assert_eq!(steps, [""; 0]);
+    });
+    assert_eq!(
+        texts(
+            &mut a,
+            "SELECT concat_ws(' ', shard, rows, ids >= 3999, inserted) FROM insta_ids.shard_load WHERE shard = 3"
+        ),
+        ["3 4000 t 4000"]
+    );
+    // Roles that monitor may see it, others may not.
+    a.batch_execute("CREATE ROLE watcher IN ROLE pg_monitor; CREATE ROLE other; SET ROLE watcher").unwrap();
+    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.shard_load"), 12);
+    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.fleet('10 ms') WHERE is_reachable"), 3);
+    a.batch_execute("RESET ROLE; SET ROLE other").unwrap();
+    for query in ["SELECT * FROM insta_ids.shard_load", "SELECT * FROM insta_ids.fleet()"] {
+        assert_eq!(refused(&mut a, query).code().code(), "42501", "{query}");
+    }
+}
+
+/// A node that is away is told by name, and stops what it takes part in.
+#[test]
+fn a_node_that_is_away_stops_its_own_moves_only() {
+    let Some(servers) = fleet("away", 3) else { return };
+    let mut a = servers[0].connect();
+    a.batch_execute("INSERT INTO insta0.photos SELECT FROM generate_series(1, 100)").unwrap();
+    // A standby of `a` that is not connected keeps the source from releasing the shards.
+    a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
+    thread::scope(|scope| {
+        let balancing = scope.spawn(|| {
+            let mut b = servers[1].connect();
+            refused(&mut b, "CALL insta_ids.rebalance('shards')")
+        });
+        within(Duration::from_secs(30), || {
+            let moving = "SELECT count(*) FROM insta_ids.moves WHERE to_node = 'b'";
+            count(&mut servers[0].connect(), moving) > 0
+        });
+        servers[2].stop();
+        a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
+        let error = balancing.join().unwrap();
+        assert!(error.message().ends_with(" moves were not made"), "{error:?}");
+        assert!(error.detail().unwrap().starts_with("Node \"c\": "), "{error:?}");
+    });
+    assert_eq!(shards(&servers[..2]), [8, 4]);
+    let mut b = servers[1].connect();
+    let fleet =
+        "SELECT concat_ws(' ', node, is_reachable, shards, pending, moves, reason LIKE '%' || node || '%')
+        FROM insta_ids.fleet('10 ms')";
+    assert_eq!(texts(&mut b, fleet), ["a t 8 0 0", "b t 4 0 0", "c f t"]);
+    let error = refused(&mut b, "SELECT insta_ids.rebalance_plan('shards')");
+    assert_eq!(error.message(), "node \"c\" does not answer");
+    assert_eq!(error.hint(), Some("Mend that, or leave the node as it is: exclude => ARRAY['c']."));
+    b.batch_execute("CALL insta_ids.rebalance('shards', exclude => ARRAY['c'])").unwrap();
+    assert_eq!(shards(&servers[..2]), [6, 6]);
+    servers[2].up();
+    b.batch_execute("CALL insta_ids.rebalance('shards')").unwrap();
+    assert_eq!(shards(&servers), [4, 4, 4]);
+}
+
+/// A call that was ended leaves its move to the target, and the next call goes on.
+#[test]
+fn a_call_that_ends_is_called_again() {
+    let Some(servers) = fleet("resumed", 2) else { return };
+    let mut a = servers[0].connect();
+    a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
+    let b = servers[1].connect();
+    let cancel = b.cancel_token();
+    thread::scope(|scope| {
+        let balancing = scope.spawn(move || {
+            let mut b = b;
+            refused(&mut b, "CALL insta_ids.rebalance('shards')")
+        });
+        within(Duration::from_secs(30), || count(&mut a, "SELECT count(*) FROM insta_ids.moves") > 0);
+        thread::sleep(Duration::from_millis(300));
+        cancel.cancel_query(NoTls).unwrap();
+        assert_eq!(balancing.join().unwrap().code().code(), "57014");
+    });
+    a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
+    a.batch_execute("CALL insta_ids.rebalance('shards')").unwrap();
+    assert_eq!(shards(&servers), [6, 6]);
+    for server in &servers {
+        assert_eq!(count(&mut server.connect(), "SELECT count(*) FROM insta_ids.moves"), 0);
+    }
+}
+
+/// All nodes get the migrations of one, or none does.
+#[test]
+fn migrations_go_to_all_nodes() {
+    let Some(servers) = fleet("migrated", 2) else { return };
+    let (mut a, mut b) = (servers[0].connect(), servers[1].connect());
+    b.batch_execute("CALL insta_ids.move_shards(0, 3, 'a')").unwrap();
+    a.batch_execute("SELECT insta_ids.add_migration('0002', 'ALTER TABLE likes ADD at timestamptz')")
+        .unwrap();
+    a.batch_execute("CALL insta_ids.migrate_fleet()").unwrap();
+    let columns = "SELECT count(*) FROM pg_attribute WHERE attrelid::regclass::text LIKE 'insta%.likes' AND attname = 'at'";
+    // What is left of the shards that have moved stays as it was.
+    assert_eq!((count(&mut a, columns), count(&mut b, columns)), (8, 4));
+    // One that fails on a node: its table has other columns there.
+    b.batch_execute("ALTER TABLE insta2.likes ADD weight int").unwrap();
+    a.batch_execute("SELECT insta_ids.add_migration('0003', 'ALTER TABLE likes ADD weight int')").unwrap();
+    let error = refused(&mut a, "CALL insta_ids.migrate_fleet()");
+    assert_eq!(error.message(), "1 of 2 nodes are not migrated");
+    assert!(error.detail().unwrap().starts_with("Node \"b\": "), "{error:?}");
+    b.batch_execute("ALTER TABLE insta2.likes DROP weight").unwrap();
+    a.batch_execute("CALL insta_ids.migrate_fleet()").unwrap();
+    assert_eq!(texts(&mut a, "SELECT pending::text FROM insta_ids.fleet('10 ms')"), ["0", "0"]);
+    assert_eq!(texts(&mut b, "SELECT concat_ws(' ', node, code) FROM insta_ids.check_fleet()"), [""; 0]);
+    // Those that disagree are told, and nothing is done.
+    b.batch_execute("SELECT insta_ids.add_migration('0004', 'SELECT 1')").unwrap();
+    a.batch_execute("SELECT insta_ids.add_migration('0004', 'SELECT 2')").unwrap();
+    let error = refused(&mut a, "CALL insta_ids.migrate_fleet()");
+    assert_eq!(error.message(), "migrations of node \"b\" are not those of this node");
+    assert_eq!(error.detail(), Some("The first that differs is \"0004\"."));
+    // What is wrong on one node is found from another.
+    b.batch_execute("DROP TABLE insta1.likes").unwrap();
+    let found =
+        "SELECT DISTINCT concat_ws(' ', node, code) FROM insta_ids.check_fleet() WHERE object LIKE 'insta1%'";
+    assert_eq!(texts(&mut a, found), ["b missing_object"]);
+}
