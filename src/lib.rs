@@ -40,6 +40,7 @@ sql_files! {
     "setup" "../sql/setup.sql"
     "partitions" "../sql/partitions.sql"
     "map_nodes" "../sql/map/nodes.sql"
+    "map_maps" "../sql/map/maps.sql"
     "map_placement" "../sql/map/placement.sql"
     "fence_fences" "../sql/fence/fences.sql"
     "fence_ddl" "../sql/fence/ddl.sql"

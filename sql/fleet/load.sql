@@ -37,33 +37,36 @@ COMMENT ON VIEW insta_ids.shard_load IS 'the size of each shard here, and what i
 
 -- Returns what other nodes ask this one about itself. With `with_shards`, it has the load of each shard that is here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.node_report(with_shards boolean) RETURNS jsonb
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
-BEGIN ATOMIC
-    WITH load AS MATERIALIZED (
-        SELECT l.*, h.is_pinned, f.shard IS NOT NULL AS is_fenced, f.to_node
-        FROM insta_ids_internal.stat_get_shards() l
-        JOIN insta_ids_internal.shard h ON h.shard = l.shard
-        LEFT JOIN insta_ids_internal.fence f ON f.shard = l.shard
-        -- What comes here is still on the other node.
-        WHERE f.to_node IS DISTINCT FROM insta_ids.this_node()::name
-    )
-    SELECT to_jsonb(v) || jsonb_build_object(
-        'node', insta_ids.this_node(), 'time', extract(epoch FROM pg_catalog.clock_timestamp()),
-        'pending', (SELECT count(*) FROM insta_ids_internal.shard) * (SELECT count(*) FROM insta_ids_internal.migration)
-            - (SELECT count(*) FROM insta_ids_internal.shard_migration a WHERE a.message IS NULL),
-        'moves', (SELECT coalesce(jsonb_agg(to_jsonb(m) - '{mark, relations, privileges}'::text[]), '[]') FROM insta_ids_internal.move m),
-        'standbys', (SELECT coalesce(jsonb_agg(s.standby), '[]') FROM insta_ids_internal.connected_standbys() s),
-        'shards', (SELECT count(*) FROM load),
-        'total', (
-            SELECT to_jsonb(t) FROM (
-                SELECT coalesce(sum(l.rows), 0) AS rows, coalesce(sum(l.bytes), 0) AS bytes, coalesce(sum(l.ids), 0) AS ids,
-                       coalesce(sum(l.inserted), 0) AS inserted, coalesce(sum(l.updated), 0) AS updated,
-                       coalesce(sum(l.deleted), 0) AS deleted, coalesce(sum(l.read), 0) AS read
-                FROM load l
-            ) t),
-        'load', (SELECT coalesce(jsonb_agg(to_jsonb(l)), '[]') FROM load l WHERE with_shards))
-    FROM insta_ids.version() v;
-END;
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        WITH load AS MATERIALIZED (
+            SELECT l.*, h.is_pinned, f.shard IS NOT NULL AS is_fenced, f.to_node
+            FROM insta_ids_internal.stat_get_shards() l
+            JOIN insta_ids_internal.shard h ON h.shard = l.shard
+            LEFT JOIN insta_ids_internal.fence f ON f.shard = l.shard
+            -- What comes here is still on the other node.
+            WHERE f.to_node IS DISTINCT FROM insta_ids.this_node()::name
+        )
+        SELECT to_jsonb(v) || jsonb_build_object(
+            'node', insta_ids.this_node(), 'time', extract(epoch FROM clock_timestamp()),
+            'pending', (SELECT count(*) FROM insta_ids_internal.shard) * (SELECT count(*) FROM insta_ids_internal.migration)
+                - (SELECT count(*) FROM insta_ids_internal.shard_migration a WHERE a.message IS NULL),
+            'moves', (SELECT coalesce(jsonb_agg(to_jsonb(m) - '{mark, relations, privileges}'::text[]), '[]') FROM insta_ids_internal.move m),
+            'standbys', (SELECT coalesce(jsonb_agg(s.standby), '[]') FROM insta_ids_internal.connected_standbys() s),
+            'shards', (SELECT count(*) FROM load),
+            'total', (
+                SELECT to_jsonb(t) FROM (
+                    SELECT coalesce(sum(l.rows), 0) AS rows, coalesce(sum(l.bytes), 0) AS bytes, coalesce(sum(l.ids), 0) AS ids,
+                           coalesce(sum(l.inserted), 0) AS inserted, coalesce(sum(l.updated), 0) AS updated,
+                           coalesce(sum(l.deleted), 0) AS deleted, coalesce(sum(l.read), 0) AS read
+                    FROM load l
+                ) t),
+            'load', (SELECT coalesce(jsonb_agg(to_jsonb(l)), '[]') FROM load l WHERE with_shards))
+        FROM insta_ids.version() v);
+END
+$$;
 
 -- It connects as the map says, with the rights of its owner, because pg_monitor may not read the map's tables.
 CREATE OR REPLACE FUNCTION insta_ids.fleet(sample interval DEFAULT '1 s')

@@ -130,6 +130,8 @@ BEGIN
             'version', (SELECT coalesce(max(p.version), 0) FROM insta_ids_internal.map p))
         WHERE m.name = move
         RETURNING m.mark INTO moving.mark;
+        -- Writers wait, and a mark that is lost is made again. The release makes it durable.
+        SET LOCAL synchronous_commit = off;
     END IF;
     RETURN moving.mark;
 END

@@ -64,8 +64,9 @@ BEGIN
     FROM jsonb_array_elements(mark -> 'sequences') s;
     PERFORM insta_ids.advance_clock((mark ->> 'until')::timestamptz) WHERE mark ->> 'until' IS NOT NULL;
     DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard = ANY (moving.shards);
-    PERFORM insta_ids_internal.end_subscription(move), insta_ids_internal.open_shards(moving.shards),
-        insta_ids_internal.give_back_privileges(moving.privileges),
+    PERFORM insta_ids_internal.open_shards(moving.shards);
+    -- The event triggers pass what alters shards that are open.
+    PERFORM insta_ids_internal.disable_subscription(move), insta_ids_internal.give_back_privileges(moving.privileges),
         insta_ids_internal.assign_moved(moving, (mark ->> 'version')::bigint + 1);
     UPDATE insta_ids_internal.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
     INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);
@@ -180,25 +181,28 @@ BEGIN
 END
 $$;
 
--- Ends the subscription of a move. The source drops its slot.
-CREATE OR REPLACE FUNCTION insta_ids_internal.end_subscription(move name) RETURNS void
+-- Lets the subscription of a move write no more.
+CREATE OR REPLACE FUNCTION insta_ids_internal.disable_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move) THEN
         EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
-        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
     END IF;
 END
 $$;
 
--- Drops the subscription of a move. This waits until no session of the server reads pg_subscription, as pg_dump does for long.
+-- Drops the subscription of a move. The source drops its slot. This waits until no session of the server reads pg_subscription, as
+-- pg_dump does for long.
 CREATE OR REPLACE FUNCTION insta_ids_internal.drop_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.end_subscription(move);
-    EXECUTE format('DROP SUBSCRIPTION IF EXISTS %I', move);
+    PERFORM insta_ids_internal.disable_subscription(move);
+    IF EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move) THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
+        EXECUTE format('DROP SUBSCRIPTION %I', move);
+    END IF;
 END
 $$;
 

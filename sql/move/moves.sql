@@ -133,18 +133,22 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.assign_moved(moving insta_ids_internal.move, version bigint) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    ranges CONSTANT jsonb := insta_ids_internal.assignments_json();
-    moved jsonb;
 BEGIN
     version := greatest(version, 1 + (SELECT m.version FROM insta_ids_internal.map m));
-    SELECT jsonb_agg(jsonb_build_array(greatest(a.first, moving.first), least(a.last, moving.last), moving.to_node,
-        assign_moved.version))
-    INTO moved
-    FROM insta_ids_internal.read_assignments(ranges) a
-    WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first;
-    IF moved IS NOT NULL THEN
-        PERFORM insta_ids_internal.set_assignments(insta_ids_internal.merge_assignments(ranges, moved));
+    IF EXISTS (
+        SELECT FROM insta_ids_internal.assignment a
+        WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first)
+    THEN
+        PERFORM insta_ids_internal.set_assignments(jsonb_agg(jsonb_build_array(p.first, p.last, p.node, p.version)))
+        FROM insta_ids_internal.assignment a
+        CROSS JOIN LATERAL (SELECT a.node = moving.from_node) m (is_moved)
+        CROSS JOIN LATERAL (VALUES
+            (a.first, least(a.last, moving.first - 1), a.node, a.version),
+            (greatest(a.first, moving.first), least(a.last, moving.last), CASE WHEN m.is_moved THEN moving.to_node ELSE a.node END,
+                CASE WHEN m.is_moved THEN assign_moved.version ELSE a.version END),
+            (greatest(a.first, moving.last + 1), a.last, a.node, a.version)
+        ) p (first, last, node, version)
+        WHERE p.first <= p.last;
     END IF;
     UPDATE insta_ids_internal.map m SET version = assign_moved.version WHERE m.version < assign_moved.version;
 END

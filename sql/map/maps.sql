@@ -1,0 +1,221 @@
+-- Maps as JSON: how they travel, and how two of them become one.
+
+-- Returns the assignments of the map as JSON, in order: first and last shard, node, and version.
+CREATE OR REPLACE FUNCTION insta_ids_internal.assignments_json() RETURNS jsonb
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN (
+        SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(a.first, a.last, a.node, a.version) ORDER BY a.first), '[]')
+        FROM insta_ids_internal.assignment a);
+
+-- Returns the rows of what assignments_json() has returned.
+CREATE OR REPLACE FUNCTION insta_ids_internal.read_assignments(ranges jsonb)
+    RETURNS TABLE (first integer, last integer, node name, version bigint)
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT (r ->> 0)::integer, (r ->> 1)::integer, (r ->> 2)::name, (r ->> 3)::bigint FROM pg_catalog.jsonb_array_elements(ranges) r;
+END;
+
+-- Returns the node of each shard, and in which version of the map the shard was assigned to it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.placements(ranges jsonb) RETURNS TABLE (shard integer, node name, version bigint)
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT s.shard, a.node, a.version
+    FROM insta_ids_internal.read_assignments(ranges) a CROSS JOIN LATERAL pg_catalog.generate_series(a.first, a.last) s (shard);
+END;
+
+-- Returns the assignments of two maps as one: each shard is where the map has it that assigned it in the higher version. So maps
+-- that were changed on different servers become the same map, in whatever order they are merged. The caller sees
+-- to it that no two nodes have a shard in the same version.
+CREATE OR REPLACE FUNCTION insta_ids_internal.merge_assignments(ranges jsonb, others jsonb) RETURNS jsonb
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    WITH newest AS (
+        SELECT DISTINCT ON (p.shard) p.shard, p.node, p.version FROM insta_ids_internal.placements(ranges || others) p
+        ORDER BY p.shard, p.version DESC, p.node DESC
+    ), islands AS (
+        SELECT pg_catalog.min(n.shard) AS first, pg_catalog.max(n.shard) AS last, n.node, n.version
+        FROM (
+            SELECT n.*, n.shard - pg_catalog.row_number() OVER (PARTITION BY n.node, n.version ORDER BY n.shard) AS island
+            FROM newest n
+        ) n
+        GROUP BY n.node, n.version, n.island
+    )
+    SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(i.first, i.last, i.node, i.version) ORDER BY i.first), '[]')
+    FROM islands i;
+END;
+
+-- All roles may call this function, but few may read the map's tables. So it runs with the rights of its owner.
+CREATE OR REPLACE FUNCTION insta_ids.shard_map() RETURNS jsonb
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+BEGIN
+    RETURN jsonb_build_object(
+        'format', 1,
+        'version', coalesce((SELECT m.version FROM insta_ids_internal.map m), 0),
+        'shards', config.shards,
+        'prefix', config.prefix,
+        'layout', config.layout::text,
+        'nodes', (
+            SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'dsn', n.dsn, 'ord', n.ord, 'weight', n.weight) ORDER BY n.ord), '[]')
+            FROM insta_ids_internal.node n),
+        'nodes_version', coalesce((SELECT m.nodes_version FROM insta_ids_internal.map m), 0),
+        'ranges', insta_ids_internal.assignments_json(),
+        'moving', (
+            SELECT coalesce(jsonb_agg(jsonb_build_array(m.first, m.last, m.from_node, m.to_node) ORDER BY m.first), '[]')
+            FROM insta_ids_internal.move m),
+        'known_answers', jsonb_build_object(
+            'shard_of', (
+                SELECT jsonb_agg(jsonb_build_object('type', k.type, 'key', k.key, 'shard', CASE k.type
+                    WHEN 'bigint' THEN insta_ids.shard_of(k.key::bigint, config.shards)
+                    WHEN 'uuid' THEN insta_ids.shard_of(k.key::uuid, config.shards)
+                    ELSE insta_ids.shard_of(k.key, config.shards) END))
+                FROM (VALUES
+                    ('bigint', '0'), ('bigint', '31341'), ('bigint', '-5'), ('bigint', '9223372036854775807'),
+                    ('bigint', '-9223372036854775808'), ('text', ''), ('text', 'kevin'), ('text', 'user@example.com'),
+                    ('uuid', '00000000-0000-0000-0000-000000000000'), ('uuid', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11')
+                ) k (type, key)),
+            'id_shard', (
+                SELECT jsonb_agg(jsonb_build_object('id', k.id::text, 'shard', insta_ids_internal.id_shard(k.id, config.layout)))
+                FROM (VALUES (387141979217152906), (1455920561485265648), (9223372036854775807), (0)) k (id))));
+END
+$$;
+COMMENT ON FUNCTION insta_ids.shard_map() IS 'the map as JSON, with known answers for clients in other languages';
+
+-- Raises an error unless this is a map of the shards of this database.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_map(map jsonb) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+BEGIN
+    IF (config.shards, config.prefix, config.layout::text)
+        IS DISTINCT FROM ((map ->> 'shards')::integer, (map ->> 'prefix')::name, map ->> 'layout')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'map is of other shards than this database''s',
+            DETAIL = format('It has %s, with the prefix "%s" and the layout "%s"; here are %s, with "%s" and "%s".',
+                map ->> 'shards', map ->> 'prefix', map ->> 'layout', config.shards, config.prefix, config.layout);
+    ELSIF map -> 'ranges' = '[]' THEN
+        -- Without any assignment, each server would have all shards.
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map has no shard on any node',
+            HINT = 'Say where they are, on the server that it comes from: SELECT insta_ids.assign(first, last, node).';
+    END IF;
+    IF EXISTS (SELECT FROM insta_ids_internal.read_assignments(map -> 'ranges') r WHERE num_nulls(r.first, r.last, r.node, r.version) > 0) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not complete',
+            DETAIL = 'Each range must have a first and a last shard, a node and a version.';
+    END IF;
+    PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
+END
+$$;
+
+-- Returns the nodes and the assignments that two maps have together.
+CREATE OR REPLACE FUNCTION insta_ids_internal.merge_maps(map jsonb, other jsonb) RETURNS jsonb
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.jsonb_build_object('nodes', newer.map -> 'nodes', 'nodes_version', newer.map -> 'nodes_version',
+        'ranges', insta_ids_internal.merge_assignments(merge_maps.map -> 'ranges', other -> 'ranges'))
+    FROM (
+        SELECT CASE WHEN (merge_maps.map -> 'nodes_version')::bigint >= (other -> 'nodes_version')::bigint
+            THEN merge_maps.map ELSE other END
+    ) newer (map);
+END;
+
+-- Raises an error if two maps contradict each other: if both assigned a shard in the same version, but to different nodes, or
+-- both changed the nodes in the same version.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_conflict(ours jsonb, theirs jsonb) RETURNS void
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    conflict record;
+BEGIN
+    SELECT greatest(o.first, t.first) AS shard, o.node AS our_node, t.node AS their_node, o.version INTO conflict
+    FROM insta_ids_internal.read_assignments(ours -> 'ranges') o
+    JOIN insta_ids_internal.read_assignments(theirs -> 'ranges') t USING (version)
+    WHERE o.node <> t.node AND o.first <= t.last AND t.first <= o.last
+    ORDER BY 1 LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('maps contradict each other about shard %s', conflict.shard),
+            DETAIL = format('Since version %s, it is on node "%s" here, and on node "%s" there.',
+                conflict.version, conflict.our_node, conflict.their_node),
+            HINT = format('If it is on node "%1$s", here: SELECT insta_ids.assign(%2$s, %2$s, %1$L). If not, there: SELECT'
+                || ' insta_ids.assign(%2$s, %2$s, %3$L).', conflict.their_node, conflict.shard, conflict.our_node);
+    ELSIF ours -> 'nodes_version' = theirs -> 'nodes_version' AND ours -> 'nodes' <> theirs -> 'nodes' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'maps contradict each other about the nodes',
+            DETAIL = format('Both changed them in version %s.', ours -> 'nodes_version'),
+            HINT = 'Add on one server by insta_ids.add_node() what the other has, and apply that map.';
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.apply_map(map jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ours jsonb;
+    theirs jsonb;
+    merged jsonb;
+    own bigint;
+    their bigint;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed();
+    IF map -> 'format' IS DISTINCT FROM '1' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not of format 1',
+            HINT = 'Take it from insta_ids.shard_map() of a server with this version of insta_ids.';
+    ELSIF (
+        SELECT count(*) FROM (VALUES
+            ('version', 'number'), ('shards', 'number'), ('prefix', 'string'), ('layout', 'string'), ('nodes', 'array'),
+            ('nodes_version', 'number'), ('ranges', 'array')) k (key, type)
+        WHERE jsonb_typeof(map -> k.key) = k.type) < 7
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map is not complete',
+            DETAIL = 'It must have a version, shards, prefix, layout, nodes, nodes_version and ranges.';
+    END IF;
+    LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM insta_ids.config) THEN
+        PERFORM insta_ids.init((map ->> 'shards')::integer, (map ->> 'prefix')::name, insta_ids_internal.layout(map ->> 'layout'));
+    END IF;
+    PERFORM insta_ids_internal.require_own_map(map);
+    ours := insta_ids.shard_map();
+    PERFORM insta_ids_internal.require_no_conflict(ours, map);
+    own := ours -> 'version';
+    their := map -> 'version';
+    ours := insta_ids_internal.merge_maps(ours, ours);
+    theirs := insta_ids_internal.merge_maps(map, map);
+    merged := insta_ids_internal.merge_maps(ours, theirs);
+    IF merged -> 'nodes' <> ours -> 'nodes' THEN
+        DELETE FROM insta_ids_internal.node;
+        INSERT INTO insta_ids_internal.node
+        SELECT n.node, n.dsn, n.ord, n.weight
+        FROM jsonb_to_recordset(merged -> 'nodes') n (node name, dsn text, ord integer, weight float8);
+    END IF;
+    IF merged -> 'ranges' <> ours -> 'ranges' THEN
+        PERFORM insta_ids_internal.require_node(r.node) FROM insta_ids_internal.read_assignments(merged -> 'ranges') r;
+        PERFORM insta_ids_internal.set_assignments(merged -> 'ranges');
+    END IF;
+    INSERT INTO insta_ids_internal.map AS m (version, nodes_version)
+    VALUES (
+        CASE WHEN merged = ours AND merged <> theirs THEN own
+            -- The same map has the same version on all servers.
+            WHEN merged = theirs AND (merged = ours OR their > own) THEN greatest(own, their)
+            ELSE greatest(own, their) + 1 END,
+        (merged -> 'nodes_version')::bigint)
+    ON CONFLICT ((true)) DO UPDATE SET version = excluded.version, nodes_version = excluded.nodes_version
+    WHERE (m.version, m.nodes_version) <> (excluded.version, excluded.nodes_version);
+END
+$$;
+COMMENT ON FUNCTION insta_ids.apply_map(jsonb) IS 'takes over what a map of another server has newer';
