@@ -84,7 +84,7 @@ impl NextVersion {
         assert!(update.status.success(), "{}", String::from_utf8_lossy(&update.stderr));
         let extensions = Path::new(&pg_config("--sharedir")).join("extension");
         let install = fs::read_to_string(extensions.join(format!("insta_ids--{this}.sql"))).unwrap();
-        let table = "created_at timestamptz NOT NULL DEFAULT pg_catalog.now()\n);";
+        let table = "is_pinned boolean NOT NULL DEFAULT false\n);";
         let withheld = "REVOKE EXECUTE ON FUNCTION insta_ids.advance_clock";
         assert!(install.contains(table) && install.contains(withheld));
         let install = install.replacen(table, &table.replace('\n', ",\n    note text\n"), 1).replacen(
