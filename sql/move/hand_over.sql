@@ -67,7 +67,9 @@ BEGIN
     PERFORM insta_ids_internal.open_shards(moving.shards);
     -- The event triggers pass what alters shards that are open.
     PERFORM insta_ids_internal.disable_subscription(move), insta_ids_internal.give_back_privileges(moving.privileges),
-        insta_ids_internal.assign_moved(moving, (mark ->> 'version')::bigint + 1);
+        -- Higher than all that the two nodes know.
+        insta_ids_internal.assign_moved(moving,
+            1 + greatest((mark ->> 'version')::bigint, (SELECT m.version FROM insta_ids_internal.map m)));
     UPDATE insta_ids_internal.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
     INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);
     RETURN insta_ids_internal.move_hand_over(move);

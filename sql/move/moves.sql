@@ -128,13 +128,13 @@ BEGIN
 END
 $$;
 
--- Assigns the shards of a move to the target, if the map has them on the source, in this version of the map or the next one. The
--- range of a move can contain shards of other nodes.
+-- Assigns the shards of a move to the target, if the map has them on the source, in exactly this version: on the source it must
+-- be one that the target knows, or a later move from the target could take a lower one. The range of a move can contain shards of
+-- other nodes.
 CREATE OR REPLACE FUNCTION insta_ids_internal.assign_moved(moving insta_ids_internal.move, version bigint) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    version := greatest(version, 1 + (SELECT m.version FROM insta_ids_internal.map m));
     IF EXISTS (
         SELECT FROM insta_ids_internal.assignment a
         WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first)

@@ -2,7 +2,7 @@
 
 use postgres::Client;
 
-use support::pair::{Pair, settings, shard_map};
+use support::pair::{Move, Pair, before, settings, shard_map};
 use support::{Chance, Cluster, count, refused, texts};
 
 const SHARDS: u64 = 12;
@@ -144,6 +144,36 @@ fn other_nodes_hear_of_a_move() {
     assert_eq!(shard_map(&mut c.connect()), map);
     b.batch_execute("CALL insta_ids.move_shards(3, 3, 'a')").unwrap();
     assert_eq!(shard_map(&mut c.connect()), shard_map(&mut a));
+}
+
+/// A shard moves on, while the server that it left first has a map of a much higher version.
+#[test]
+fn the_last_move_of_a_shard_counts() {
+    let pair = Pair::start("onward");
+    if !pair.have_dblink() {
+        return;
+    }
+    let c = Cluster::with("onward_c", &settings("c"));
+    let mut a = pair.a.connect();
+    let dsn = format!("host={} user=postgres dbname=postgres", c.socket.display());
+    a.execute("SELECT insta_ids.add_node('c', $1)", &[&dsn]).unwrap();
+    let mut third = c.connect();
+    third.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink").unwrap();
+    third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(before("finish"));
+    for _ in 0..5 {
+        a.batch_execute("SELECT insta_ids.assign(40, 40, 'b'), insta_ids.assign(40, 40, 'a')").unwrap();
+    }
+    moving.steps(&["finish"]);
+    third.batch_execute("CALL insta_ids.move_shards(2, 2, 'b')").unwrap();
+    third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    for client in [&mut a, &mut third, &mut pair.b.connect()] {
+        assert_eq!(
+            texts(client, "SELECT node::text FROM insta_ids.map WHERE 2 BETWEEN first AND last"),
+            ["c"]
+        );
+    }
 }
 
 /// A session waits ten seconds for a server that does not answer, unless the connection string says otherwise.
