@@ -564,7 +564,7 @@ fn a_temporary_table_does_not_stand_in_for_that_of_a_shard() {
     add(&mut client, "0001", PHOTOS);
     client.batch_execute("CALL insta_ids.create_shards(0, 1)").unwrap();
     client.batch_execute("CREATE TEMP TABLE photos (x integer)").unwrap();
-    add(&mut client, "0002", "ALTER TABLE photos ADD COLUMN weight integer");
+    add(&mut client, "0002", "ALTER TABLE photos ADD COLUMN height integer");
     let error = refused(&mut client, "CALL insta_ids.migrate()");
     assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
     assert!(
@@ -572,6 +572,6 @@ fn a_temporary_table_does_not_stand_in_for_that_of_a_shard() {
     );
     client.batch_execute("DROP TABLE pg_temp.photos").unwrap();
     client.batch_execute("CALL insta_ids.migrate()").unwrap();
-    let altered = "SELECT attrelid::regclass::text FROM pg_attribute WHERE attname = 'weight' ORDER BY 1";
+    let altered = "SELECT attrelid::regclass::text FROM pg_attribute WHERE attname = 'height' ORDER BY 1";
     assert_eq!(texts(&mut client, altered), ["insta0.photos", "insta1.photos"]);
 }
