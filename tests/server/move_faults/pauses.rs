@@ -84,13 +84,11 @@ fn a_worker_that_restarts_before_the_hand_over_is_waited_for() {
             blocking.batch_execute("BEGIN; LOCK TABLE insta2.photos IN ACCESS EXCLUSIVE MODE").unwrap();
             holder.batch_execute("COMMIT").unwrap();
             await_lock(&pair.b, 1);
-            b.batch_execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_subscription WHERE pid IS NOT NULL",
-            )
-            .unwrap();
-            within(Duration::from_secs(10), || {
-                count(&mut b, "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL") == 0
-            });
+            // The next one may begin at once.
+            let worker = count(&mut b, "SELECT pid::bigint FROM pg_stat_subscription WHERE pid IS NOT NULL");
+            b.batch_execute(&format!("SELECT pg_terminate_backend({worker})")).unwrap();
+            let is_there = format!("SELECT count(*) FROM pg_stat_subscription WHERE pid = {worker}");
+            within(Duration::from_secs(10), || count(&mut b, &is_there) == 0);
             blocking.batch_execute("COMMIT").unwrap();
         },
     )
