@@ -92,7 +92,7 @@ fn a_released_shard_is_not_opened_by_its_source() {
         a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
     } else {
         // A lost connection is an error that disables the subscription, and this step enables it.
-        moving.steps(&["subscribe", "hand over", "finish"]);
+        moving.steps(&["subscribe", "drained", "hand over", "finish"]);
     }
     check_ended(&pair);
 }
