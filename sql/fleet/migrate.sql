@@ -18,7 +18,6 @@ DECLARE
     failures pg_catalog.jsonb := '{}';
     nodes pg_catalog.name[] := '{}';
     node pg_catalog.name;
-    answer pg_catalog.jsonb;
 BEGIN
     CALL insta_ids_internal.new_transaction();
     migrations := insta_ids_internal.migrations_json();

@@ -36,7 +36,6 @@ DECLARE
     question CONSTANT text := 'SELECT insta_ids_internal.node_report(true)';
     is_rate CONSTANT boolean := by IN ('ids', 'inserted', 'updated', 'deleted', 'read');
     before jsonb := '{}';
-    reports jsonb := '{}';
     asked record;
 BEGIN
     IF NOT is_rate AND by NOT IN ('bytes', 'rows', 'shards') THEN

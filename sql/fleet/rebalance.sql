@@ -92,10 +92,11 @@ BEGIN
         END LOOP;
         PERFORM insta_ids_internal.wait_ms(100);
     END LOOP;
-    IF failed = '{}' THEN
+    -- Each move has told the others of its shards.
+    IF failed = '{}' AND drain <> '{}' THEN
         PERFORM insta_ids_internal.give_away_ranges(d) FROM unnest(drain) d;
         CALL insta_ids_internal.new_transaction();
-        PERFORM insta_ids_internal.share_map();
+        PERFORM insta_ids_internal.share_map(), insta_ids_internal.disconnect_node();
     END IF;
     PERFORM set_config('search_path', path, true);
     IF failed <> '{}' THEN
