@@ -9,7 +9,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
 demo: ## the tour, on a throw-away server under target/; installs what is missing
 	@scripts/demo
-demo-servers: ## three servers, six clients: shards move, a server dies; half a minute, or DURATION=seconds, SEED=n
+demo-servers: ## four servers, six clients: a rebalance, a failover, a drain; a minute, or DURATION=seconds, SEED=n
 	@scripts/demo-servers
 psql: ## a shell on the demo's server
 	@scripts/demo psql

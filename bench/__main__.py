@@ -9,6 +9,7 @@ import figures
 import plots
 from adoption import adoption
 from engines import plproxy, writers
+from fleet import fleet
 from minting import calls, growth, latency, sessions
 from moves import moves, pauses, shapes
 from reading import decoding, ranges
@@ -36,10 +37,11 @@ PARTS = [
     all_shards,
     pauses,
     shapes,
+    fleet,
 ]
 
 # These take minutes to an hour, so they run only if they are named.
-NAMED_ONLY = [all_shards, pauses, shapes]
+NAMED_ONLY = [all_shards, pauses, shapes, fleet]
 
 
 class Bench:

@@ -38,12 +38,12 @@ class Node:
     def __init__(self, name, behind_s=0, settings=()):
         self.name = name
         self.cluster = f"bench_{name}"
-        settings = [*settings, "wal_level = logical", "shared_buffers = 512MB", "max_wal_size = 8GB", "fsync = on"]
+        own = ["shared_preload_libraries = 'insta_ids'", f"insta_ids.node = '{name}'", "wal_level = logical"]
+        own += ["shared_buffers = 512MB", "max_wal_size = 8GB", "fsync = on"]
         # How long the server waits between two subscriptions that it begins with.
-        settings.append("wal_retrieve_retry_interval = '100ms'")
-        preload = ["shared_preload_libraries = 'insta_ids'", f"insta_ids.node = '{name}'"]
+        own.append("wal_retrieve_retry_interval = '100ms'")
         self.script("remove")
-        self.directory = self.script("make", *preload, *settings)
+        self.directory = self.script("make", *own, *settings)
         clock = pathlib.Path(self.directory, "clock")
         clock.write_text(f"-{behind_s:.3f}\n")
         faketime = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
@@ -65,23 +65,28 @@ class Node:
 
 
 class Writers:
-    """Eight clients that insert a row every few milliseconds into a schema, on whichever of the nodes takes it."""
+    """Eight clients that insert a row every few milliseconds into a schema, on whichever of the nodes takes it.
 
-    def __init__(self, nodes, schema):
+    With more schemas than one, each client has its own.
+    """
+
+    def __init__(self, nodes, *schemas):
         self.nodes = nodes
-        self.insert = f"INSERT INTO {schema}.photos (user_id) VALUES (31341) RETURNING id"
         self.ids = []
         self.longest = 0
         self.stop = threading.Event()
-        self.threads = [threading.Thread(target=self.write) for _ in range(WRITERS)]
+        self.threads = [
+            threading.Thread(target=self.write, args=[schemas[n % len(schemas)]]) for n in range(WRITERS)
+        ]
 
-    def write(self):
+    def write(self, schema):
+        insert = f"INSERT INTO {schema}.photos (user_id) VALUES (31341) RETURNING id"
         turn = 0
         session = self.nodes[0].connect()
         last = time.monotonic()
         while not self.stop.is_set():
             try:
-                self.ids.append(session.execute(self.insert).fetchone()[0])
+                self.ids.append(session.execute(insert).fetchone()[0])
             except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.UndefinedTable):
                 turn += 1
                 session.close()
@@ -160,15 +165,17 @@ def moved(source, target, first, rows, verify):
     return copied - times["prepared"], times["handed over"] - times["fenced"], writers
 
 
-def join(*nodes, migration=MIGRATION):
-    """Creates the extension on servers, and a map on which all shards are on the first."""
+def join(*nodes, migration=MIGRATION, shards=100, ends=()):
+    """Creates the extension on servers, and a map on which all shards are on the first, or up to each end on the next."""
     with nodes[0].connect() as session:
         session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
-        session.execute("SELECT insta_ids.init(100)")
+        session.execute("SELECT insta_ids.init(%s)", [shards])
         session.execute("SELECT insta_ids.add_migration('0001', %s)", [migration])
         for node in nodes:
             session.execute("SELECT insta_ids.add_node(%s::text, %s)", [node.name, node.dsn])
-        session.execute("SELECT insta_ids.assign(0, 99, %s::text)", [nodes[0].name])
+        ends = ends or [shards]
+        for node, first, end in zip(nodes, [0, *ends], ends):
+            session.execute("SELECT insta_ids.assign(%s, %s, %s::text)", [first, end - 1, node.name])
         shard_map = value(session, "SELECT insta_ids.shard_map()::text")
     for node in nodes[1:]:
         with node.connect() as session:

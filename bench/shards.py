@@ -85,7 +85,7 @@ def shards(bench):
     """2000 shards of 4 tables."""
     count = bench.size(2000, 100)
     raw, own = provision(bench, "shards", count, 4)
-    looks(bench, "shards", own, "shards", "migration_status", "check()")
+    looks(bench, "shards", own, "shards", "migration_status", "shard_load", "check()")
 
     table = Table("shards", f"A column added to one table of each of {count:,} shards", "s")
     session = bench.database(own)

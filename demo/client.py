@@ -32,18 +32,27 @@ def check(function, of, here, there):
 
 
 class Map:
-    """What insta_ids.shard_map() returned, if this client understands it as the servers do."""
+    """What insta_ids.shard_map() returned on some servers, if this client understands it as the servers do.
 
-    def __init__(self, answer):
-        if answer["format"] != 1:
-            raise ValueError(f"the map is of format {answer['format']}, and this client reads 1")
-        self.version = answer["version"]
-        self.shards = answer["shards"]
-        self.prefix = answer["prefix"]
-        self.ranges = answer["ranges"]
-        self.addresses = {node["node"]: node["dsn"] for node in answer["nodes"]}
-        self.bits = {field: int(width) for field, width in re.findall(r"(shard|seq):(\d+)", answer["layout"])}
-        known = answer["known_answers"]
+    A server may not have heard yet what has changed on another one. So the newest that any of them has counts, of each shard and
+    of the nodes.
+    """
+
+    def __init__(self, *answers):
+        for answer in answers:
+            if answer["format"] != 1:
+                raise ValueError(f"the map is of format {answer['format']}, and this client reads 1")
+        self.version = max(answer["version"] for answer in answers)
+        newest = max(answers, key=lambda answer: answer["nodes_version"])
+        self.shards = newest["shards"]
+        self.prefix = newest["prefix"]
+        self.addresses = {node["node"]: node["dsn"] for node in newest["nodes"]}
+        self.bits = {field: int(width) for field, width in re.findall(r"(shard|seq):(\d+)", newest["layout"])}
+        self.holders = [None] * self.shards
+        ranges = [assigned for answer in answers for assigned in answer["ranges"]]
+        for first, last, node, _ in sorted(ranges, key=lambda assigned: assigned[3]):
+            self.holders[first : last + 1] = [node] * (last + 1 - first)
+        known = newest["known_answers"]
         for one in known["shard_of"]:
             if one["type"] == "bigint":
                 check("shard_of", one["key"], self.shard_of(int(one["key"])), one["shard"])
@@ -60,10 +69,9 @@ class Map:
 
     def node_of(self, shard):
         """The name of the node that has a shard."""
-        for first, last, node, _ in self.ranges:
-            if first <= shard <= last:
-                return node
-        raise LookupError(f"the map has shard {shard} on no node")
+        if not 0 <= shard < self.shards or self.holders[shard] is None:
+            raise LookupError(f"the map has shard {shard} on no node")
+        return self.holders[shard]
 
     def address_of(self, shard):
         """The connection string of that node's server."""
@@ -79,6 +87,8 @@ class Fleet:
         self.patience = patience
         self.login = {"connect_timeout": 2, **login}
         self.connections = {}
+        # What each server has answered last.
+        self.answers = {}
         self.map = None
         self.refresh()
 
@@ -115,18 +125,16 @@ class Fleet:
             pause = min(pause * 1.5, 0.1)
 
     def refresh(self):
-        """Reads the map on all servers that answer, and takes the newest."""
+        """Reads the map on all servers that answer."""
         self.is_old = False
         for address in {*self.seeds, *(self.map.addresses.values() if self.map else ())}:
             try:
-                [(answer,)] = self._connection(address).execute("SELECT insta_ids.shard_map()")
+                [(self.answers[address],)] = self._connection(address).execute("SELECT insta_ids.shard_map()")
             except psycopg.Error as error:
                 silence = error
-                continue
-            if self.map is None or answer["version"] > self.map.version:
-                self.map = Map(answer)
-        if self.map is None:
+        if not self.answers:
             raise silence
+        self.map = Map(*self.answers.values())
 
     def close(self):
         for connection in self.connections.values():

@@ -1,4 +1,4 @@
-"""Three servers, six clients that write, shards that move, a server that dies: what was written is there, once.
+"""Four servers, six clients that write, shards that move, a server that dies: what was written is there, once.
 
 Run by scripts/demo-servers or packaging/compose.yaml, which have started the servers. Clients are told nothing: they are
 demo/client.py.
@@ -11,8 +11,8 @@ import multiprocessing
 import os
 import pathlib
 import random
-import re
 import sys
+import threading
 import time
 
 import psycopg
@@ -25,20 +25,20 @@ DURATION = float(os.environ.get("DURATION") or 24)
 DRAWING = pathlib.Path(os.environ["RESULTS"], "servers.svg")
 
 SHARDS = 64
-HOLDINGS = {"a": range(0, 22), "b": range(22, 43), "c": range(43, 64)}
-MOVED = range(14, 22)
-CLIENTS_OF_EACH = 2
+# The shards that each server begins with, and the clients that write to them. The server d is new and empty.
+HOLDINGS = {"a": range(0, 32), "b": range(32, 53), "c": range(53, 64)}
+CLIENTS = {"a": 3, "b": 2, "c": 1}
 
 MIGRATION = "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL)"
 # SERVERS is what hosts begin with: a directory of sockets, or nothing where each server has a name of its own.
 ADDRESSES = {
     server: f"host={os.environ['SERVERS']}{server} user=postgres dbname=postgres"
-    for server in ("a", "b", "c", "standby")
+    for server in ("a", "b", "c", "d", "standby")
 }
 SERVER_AT = {address: server for server, address in ADDRESSES.items()}
 
 # Those that are there in the end.
-REMAINING = ("a", "standby", "c")
+REMAINING = ("a", "standby", "c", "d")
 
 # Clients are copies of this process, and so have its event. From Python 3.14 on, that is not the default.
 processes = multiprocessing.get_context("fork")
@@ -46,6 +46,8 @@ stop = processes.Event()
 
 # An id that a client was told of: when, by which server, and how long it had been without one.
 Written = collections.namedtuple("Written", "at id shard server pause")
+# What insta_ids.fleet() said of a server: when, and how many ids it gave each second.
+Load = collections.namedtuple("Load", "at server ids_per_s")
 
 
 def server(name):
@@ -58,22 +60,24 @@ def value(session, query):
 
 
 def prepare():
-    """64 shards on three servers that all have the map; what b commits is on its standby, too."""
+    """64 shards on three of four servers that all have the map; what b commits is on its standby, too."""
+    for name in ("a", "b", "c", "d"):
+        with server(name) as session:
+            session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
     with server("a") as a:
-        a.execute("CREATE EXTENSION insta_ids")
         a.execute("SELECT insta_ids.init(%s)", [SHARDS])
-        a.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
-        for node, shards in HOLDINGS.items():
+        for node in ("a", "b", "c", "d"):
             a.execute("SELECT insta_ids.add_node(%s::text, %s)", [node, ADDRESSES[node]])
+        for node, shards in HOLDINGS.items():
             a.execute("SELECT insta_ids.assign(%s, %s, %s::text)", [shards[0], shards[-1], node])
-    for name in ("b", "c"):
+        shard_map = value(a, "SELECT insta_ids.shard_map()::text")
+    for name in ("b", "c", "d"):
         with server(name) as session:
-            session.execute("CREATE EXTENSION insta_ids")
-        tell_others("a", name)
-        with server(name) as session:
-            session.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
-    with server("b") as b, server("c") as c:
-        c.execute("CREATE EXTENSION dblink")
+            session.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
+    with server("a") as a:
+        a.execute("SELECT insta_ids.add_migration('0001', %s)", [MIGRATION])
+        a.execute("CALL insta_ids.migrate_fleet()")
+    with server("b") as b:
         # Not "*", as a move's subscription would do for a standby. What was copied before is without the setting.
         b.execute("ALTER SYSTEM SET synchronous_standby_names = 'servers_standby'")
         b.execute("SELECT pg_reload_conf()")
@@ -82,15 +86,6 @@ def prepare():
     for node, shards in HOLDINGS.items():
         with server(node) as session:
             session.execute(f"CALL insta_ids.create_shards({shards[0]}, {shards[-1]})")
-
-
-def tell_others(source, *others):
-    """Servers do not tell each other of the map, but for the two of a move."""
-    with server(source) as session:
-        shard_map = value(session, "SELECT insta_ids.shard_map()::text")
-    for other in others:
-        with server(other) as session:
-            session.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
 
 
 def write(node, number):
@@ -116,19 +111,20 @@ def write(node, number):
     return written, unknown
 
 
-def move(times):
-    """Eight shards go from a to c."""
+def rebalance(times):
+    """One statement, on any server: shards go to d, until all servers have as many."""
+    times["rebalance"] = time.monotonic()
+    with server("a") as a:
+        a.execute("CALL insta_ids.rebalance('shards', at_once => 2)")
+    times["rebalanced"] = time.monotonic()
 
-    def noted(notice):
-        if step := re.match("move_shards: (fenced|handed over)", notice.message_primary):
-            times[step[1]] = time.monotonic()
 
-    times["move"] = time.monotonic()
-    with server("c") as c:
-        c.add_notice_handler(noted)
-        c.execute(f"CALL insta_ids.move_shards({MOVED[0]}, {MOVED[-1]}, 'a')")
-    times["moved"] = time.monotonic()
-    tell_others("c", "b")
+def drain(times):
+    """One statement: all shards leave c."""
+    times["drain"] = time.monotonic()
+    with server("a") as a:
+        a.execute("CALL insta_ids.drain_node('c')")
+    times["drained"] = time.monotonic()
 
 
 def kill(name):
@@ -154,20 +150,34 @@ def fail_over(times):
     times["promoted"] = time.monotonic()
     with server("standby") as b:
         b.execute("SELECT insta_ids.add_node('b', %s)", [ADDRESSES["standby"]])
-    tell_others("standby", "a", "c")
+        shard_map = value(b, "SELECT insta_ids.shard_map()::text")
+    for name in ("a", "c", "d"):
+        with server(name) as session:
+            session.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
     times["told"] = time.monotonic()
 
 
+def watch(loads):
+    """Asks the fleet for its load, again and again."""
+    with server("a") as a:
+        while not stop.is_set():
+            for name, rate in a.execute("SELECT node, ids_per_s FROM insta_ids.fleet('500 ms')").fetchall():
+                loads.append(Load(time.monotonic(), name, rate))
+
+
 def act():
-    """What happens while clients write, and when."""
-    times = {"began": time.monotonic()}
-    time.sleep(DURATION / 5)
-    move(times)
-    time.sleep(max(0, times["began"] + DURATION / 2 - time.monotonic()))
-    fail_over(times)
-    time.sleep(max(DURATION / 5, times["began"] + DURATION - time.monotonic()))
+    """What happens while clients write, and when; and the load meanwhile."""
+    times, loads = {"began": time.monotonic()}, []
+    watcher = threading.Thread(target=watch, args=[loads])
+    watcher.start()
+    for happens in (rebalance, fail_over, drain):
+        time.sleep(DURATION / 4)
+        happens(times)
+    time.sleep(DURATION / 4)
     times["ended"] = time.monotonic()
-    return times
+    stop.set()
+    watcher.join()
+    return times, loads
 
 
 def found(name):
@@ -183,11 +193,16 @@ def ms(times, since, until):
 
 
 def waited(written, times):
-    """The longest that a client was without an id, in ms: during the move, the failover, and at other times."""
-    longest = {"move": 0, "failover": 0, "other": 0}
+    """The longest that a client was without an id, in ms: during the moves, the failover, and at other times."""
+    phases = {
+        "the rebalance": ("rebalance", "rebalanced"),
+        "the failover": ("killed", "told"),
+        "the drain": ("drain", "drained"),
+    }
+    longest = dict.fromkeys([*phases, "nothing of these"], 0)
     for one in written:
-        phase = "other"
-        for name, since, until in (("move", "move", "moved"), ("failover", "killed", "told")):
+        phase = "nothing of these"
+        for name, (since, until) in phases.items():
             if one.at >= times[since] and one.at - one.pause <= times[until]:
                 phase = name
         longest[phase] = max(longest[phase], round(one.pause * 1000))
@@ -227,38 +242,39 @@ def judge(written, unknown):
     return figures, wrong
 
 
-def draw(written, times):
-    """Who had what, when."""
-    groups = [range(0, MOVED[0]), MOVED, HOLDINGS["b"], HOLDINGS["c"]]
-    names = {"a": "a", "b": "b", "c": "c", "standby": "b, its standby"}
+def draw(written, loads, times):
+    """Who had what, when, and how much each had to do."""
+    names = {"a": "a", "b": "b", "c": "c", "d": "d", "standby": "b, its standby"}
     marks = [
-        (times["fenced"], f"{MOVED[0]} to {MOVED[-1]} fenced on a"),
-        (times["handed over"], f"handed over to c, {ms(times, 'fenced', 'handed over')} ms later"),
+        (times["rebalance"], "CALL insta_ids.rebalance()"),
+        (times["rebalanced"], f"done after {ms(times, 'rebalance', 'rebalanced') / 1000:.1f} s"),
         (times["killed"], "b is killed"),
-        (times["promoted"], "its standby is promoted"),
-        (times["told"], f"the map has it, {ms(times, 'killed', 'told')} ms after the kill"),
+        (times["told"], f"the map has its standby, {ms(times, 'killed', 'told')} ms later"),
+        (times["drain"], "CALL insta_ids.drain_node('c')"),
+        (times["drained"], f"done after {ms(times, 'drain', 'drained') / 1000:.1f} s"),
     ]
-    lines = drawing.draw(written, groups, names, marks, times["began"], times["ended"])
+    lines = drawing.draw(written, loads, list(HOLDINGS.values()), names, marks, times["began"], times["ended"])
     DRAWING.parent.mkdir(exist_ok=True)
     DRAWING.write_text("\n".join(lines) + "\n")
 
 
 def main():
     prepare()
-    with concurrent.futures.ProcessPoolExecutor(CLIENTS_OF_EACH * len(HOLDINGS), processes) as pool:
-        clients = [pool.submit(write, node, number) for node in HOLDINGS for number in range(CLIENTS_OF_EACH)]
+    with concurrent.futures.ProcessPoolExecutor(sum(CLIENTS.values()), processes) as pool:
+        clients = [pool.submit(write, node, number) for node, count in CLIENTS.items() for number in range(count)]
         try:
-            times = act()
+            times, loads = act()
         finally:
             stop.set()
         written = [one for client in clients for one in client.result()[0]]
         unknown = sum(client.result()[1] for client in clients)
-    draw(written, times)
+    draw(written, loads, times)
     figures, wrong = judge(written, unknown)
-    figures["ms from fence to hand-over"] = ms(times, "fenced", "handed over")
+    figures["ms that the rebalance took"] = ms(times, "rebalance", "rebalanced")
+    figures["ms that the drain took"] = ms(times, "drain", "drained")
     figures["ms from the kill to the map with the standby"] = ms(times, "killed", "told")
     for phase, longest in waited(written, times).items():
-        figures[f"ms that a client waited at most: {phase}"] = longest
+        figures[f"ms that a client waited at most, during {phase}"] = longest
     print(f"seed {SEED}, {DURATION:g} s; drawn in {DRAWING}")
     for what, number in (figures | wrong).items():
         print(f"{number:>8,} {what}")

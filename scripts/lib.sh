@@ -117,6 +117,32 @@ apt_install() {
     apt_get install -y --no-install-recommends --no-remove "$@"
 }
 
+# unpacked PROGRAM PACKAGE...: packages of Debian that start services when they are installed are only unpacked, unless the
+# program is there already.
+unpacked() {
+    local program=$1
+    shift
+    if command -v "$program" >/dev/null; then return; fi
+    if ! command -v dpkg-deb >/dev/null; then
+        say "this is not Debian, so $program must be there already"
+        return
+    fi
+    step "unpacking $*" unpack "$@"
+}
+
+unpack() {
+    local directory=$TARGET/unpacked
+    rm -rf "$directory"
+    mkdir -p "$directory" "$TARGET/tools/bin"
+    apt_get update
+    (
+        cd "$directory"
+        apt_get download "$@"
+        for package in *.deb; do dpkg-deb -x "$package" .; done
+    )
+    ln -sf "$directory"/usr/bin/* "$TARGET/tools/bin/"
+}
+
 # Installs Debian's Rust if there is none new enough. Stable releases have a newer one beside their own, with which their
 # browsers are built. pgrx does not build without rustfmt.
 need_rust() {

@@ -56,6 +56,9 @@ BEGIN
             'moves', (SELECT coalesce(jsonb_agg(to_jsonb(m) - '{mark, relations, privileges}'::text[]), '[]') FROM insta_ids_internal.move m),
             'standbys', (SELECT coalesce(jsonb_agg(s.standby), '[]') FROM insta_ids_internal.connected_standbys() s),
             'shards', (SELECT count(*) FROM load),
+            -- While these differ, nothing can be said of what clients did between two reports.
+            'held', (SELECT md5(string_agg(l.shard::text, ' ' ORDER BY l.shard)) FROM load l),
+            'remains', (SELECT coalesce(jsonb_agg(d.shard), '[]') FROM insta_ids_internal.departed_shard d WHERE d.schema IS NOT NULL),
             'total', (
                 SELECT to_jsonb(t) FROM (
                     SELECT coalesce(sum(l.rows), 0) AS rows, coalesce(sum(l.bytes), 0) AS bytes, coalesce(sum(l.ids), 0) AS ids,
@@ -112,12 +115,12 @@ BEGIN
 END
 $$;
 
--- Returns by how much a total grew each second between two reports of a node. NULL if one of them is missing, or if what is counted
--- was reset or has left between them.
+-- Returns by how much a total grew each second between two reports of a node. NULL if one of them is missing, or if shards came or
+-- left or counters were reset between them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.rate(before jsonb, after jsonb, total text) RETURNS float8
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT CASE WHEN more >= 0 THEN pg_catalog.round((more
+    SELECT CASE WHEN more >= 0 AND before -> 'held' = after -> 'held' THEN pg_catalog.round((more
         / nullif((after ->> 'time')::numeric - (before ->> 'time')::numeric, 0)), 1)::float8 END
     FROM (SELECT (after -> 'total' ->> total)::numeric - (before -> 'total' ->> total)::numeric) m (more);
 END;

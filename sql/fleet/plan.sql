@@ -20,16 +20,17 @@ COMMENT ON FUNCTION insta_ids.pin_shards(integer, integer, boolean) IS
     'keeps shards of this node from being moved by rebalance, or no longer';
 
 -- Returns the shards that should move, in their order, with the numbers of their nodes. Nodes are numbered from 1, in the order of
--- `weights`. See src/shard/balance.rs.
+-- `weights`. The nodes of `left_nodes` still have what is left of the shards of `left_shards`. See src/shard/balance.rs.
 CREATE OR REPLACE FUNCTION insta_ids_internal.plan_moves(
-        weights float8[], drained boolean[], shards integer[], nodes integer[], loads float8[], pinned boolean[], threshold float8)
+        weights float8[], drained boolean[], shards integer[], nodes integer[], loads float8[], pinned boolean[],
+        left_shards integer[], left_nodes integer[], threshold float8)
     RETURNS TABLE (shard integer, from_node integer, to_node integer)
     IMMUTABLE STRICT PARALLEL SAFE ROWS 100 LANGUAGE c AS 'MODULE_PATHNAME', 'plan_moves_wrapper';
 
 -- Returns the load of each shard of the fleet by one measure. Raises an error if a node that is not excluded does not answer. What
--- is counted is measured for the time of `sample`.
+-- is counted is measured for the time of `sample`. A row that `is_left` is what is left of a shard on a node that it has left.
 CREATE OR REPLACE FUNCTION insta_ids_internal.loads_of_fleet(by text, exclude name[], sample interval)
-    RETURNS TABLE (node name, shard integer, load float8, rows bigint, bytes bigint, is_pinned boolean)
+    RETURNS TABLE (node name, shard integer, load float8, rows bigint, bytes bigint, is_pinned boolean, is_left boolean)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -65,10 +66,13 @@ BEGIN
         SELECT CASE WHEN l.to_node IS NULL OR l.to_node = ANY (exclude) THEN asked.node ELSE l.to_node END, l.shard,
                CASE by WHEN 'shards' THEN 1 WHEN 'bytes' THEN l.bytes WHEN 'rows' THEN l.rows
                    ELSE greatest(0, (to_jsonb(l) ->> by)::float8 - coalesce((before ->> l.shard::text)::float8, 0)) END::float8,
-               l.rows, l.bytes, l.is_pinned OR l.is_fenced
+               l.rows, l.bytes, l.is_pinned OR l.is_fenced, false
         FROM jsonb_to_recordset(asked.answer -> 'load') l (
             shard integer, rows bigint, bytes bigint, ids bigint, inserted bigint, updated bigint, deleted bigint, read bigint,
             is_pinned boolean, is_fenced boolean, to_node name);
+        RETURN QUERY
+        SELECT asked.node, r.shard::integer, 0::float8, 0::bigint, 0::bigint, true, true
+        FROM jsonb_array_elements_text(asked.answer -> 'remains') r (shard);
     END LOOP;
 END
 $$;
@@ -110,13 +114,18 @@ BEGIN
     FOR moved IN
         WITH known AS (
             SELECT l.*, array_position(nodes, l.node) AS place
-            FROM jsonb_to_recordset(shards) l (node name, shard integer, load float8, rows bigint, bytes bigint, is_pinned boolean)
+            FROM jsonb_to_recordset(shards) l (
+                node name, shard integer, load float8, rows bigint, bytes bigint, is_pinned boolean, is_left boolean)
+            WHERE NOT l.is_left
+        ), remains AS (
+            SELECT l.shard, array_position(nodes, l.node) AS place
+            FROM jsonb_to_recordset(shards) l (node name, shard integer, is_left boolean) WHERE l.is_left
         ), planned AS (
             SELECT p.shard, p.from_node, p.to_node, row_number() OVER () AS place
             FROM insta_ids_internal.plan_moves(weights, ARRAY(SELECT n = ANY (drain) FROM unnest(nodes) n),
                 ARRAY(SELECT k.shard FROM known k ORDER BY k.shard), ARRAY(SELECT k.place FROM known k ORDER BY k.shard),
                 ARRAY(SELECT k.load FROM known k ORDER BY k.shard), ARRAY(SELECT k.is_pinned FROM known k ORDER BY k.shard),
-                threshold) p
+                ARRAY(SELECT r.shard FROM remains r ORDER BY r), ARRAY(SELECT r.place FROM remains r ORDER BY r), threshold) p
         ), numbered AS (
             SELECT p.*, p.shard - row_number() OVER (PARTITION BY p.from_node, p.to_node ORDER BY p.shard) AS island FROM planned p
         ), parts AS (
@@ -160,31 +169,42 @@ BEGIN ATOMIC
     ) n;
 END;
 
--- Raises an error if shards are to leave a node and cannot: if they are pinned there, or if no other node takes any.
+-- Raises an error if shards are to leave a node and cannot: if they are pinned there, or if no other node takes them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_drainable(shards jsonb, nodes name[], weights float8[], drain name[])
     RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    pinned record;
+    takers CONSTANT name[] := ARRAY(
+        SELECT n.node FROM ROWS FROM (unnest(nodes), unnest(weights)) n (node, weight)
+        WHERE n.weight > 0 AND n.node <> ALL (drain));
+    stuck record;
 BEGIN
-    SELECT l.shard, l.node INTO pinned
-    FROM jsonb_to_recordset(shards) l (node name, shard integer, is_pinned boolean)
-    WHERE l.is_pinned AND l.node = ANY (drain) ORDER BY l.shard LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s cannot leave node "%s"', pinned.shard, pinned.node),
-            DETAIL = 'It is pinned there, or it is fenced or moving.',
-            HINT = format('On node "%s", see insta_ids.shards, or call insta_ids.pin_shards(%s, %2$s, false).',
-                pinned.node, pinned.shard);
-    ELSIF cardinality(drain) > 0 AND NOT EXISTS (
-        SELECT FROM ROWS FROM (unnest(nodes), unnest(weights)) n (node, weight) WHERE n.weight > 0 AND n.node <> ALL (drain))
-    THEN
+    IF cardinality(drain) > 0 AND takers = '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'no node takes the shards',
             HINT = 'Add one by insta_ids.add_node(), or give one a weight.';
+    END IF;
+    WITH known AS (
+        SELECT * FROM jsonb_to_recordset(shards) l (node name, shard integer, is_pinned boolean, is_left boolean)
+    )
+    SELECT k.shard, k.node, k.is_pinned INTO stuck
+    FROM known k
+    WHERE NOT k.is_left AND k.node = ANY (drain)
+        AND (k.is_pinned OR takers <@ ARRAY(SELECT r.node FROM known r WHERE r.is_left AND r.shard = k.shard))
+    ORDER BY k.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s cannot leave node "%s"', stuck.shard, stuck.node),
+            DETAIL = CASE
+                WHEN stuck.is_pinned THEN 'It is pinned there, or it is fenced or moving.'
+                ELSE 'Each other node still has the schema that the shard left there.' END,
+            HINT = CASE
+                WHEN stuck.is_pinned THEN format('On node "%s", see insta_ids.shards, or call insta_ids.pin_shards(%s, %2$s, false).',
+                    stuck.node, stuck.shard)
+                ELSE format('On another node: SELECT insta_ids.drop_shard(%s).', stuck.shard) END;
     END IF;
 END
 $$;

@@ -1,9 +1,11 @@
 //! Which shards go to which nodes, so that all nodes of a fleet are loaded alike.
 //!
-//! The plan is greedy, as the one of Citus is: again and again, one shard goes from the fullest node to the emptiest. Loads are
-//! numbers of any unit.
+//! The plan is greedy, as the one of Citus is: again and again, shards go from the fullest node to the emptiest. At first these are
+//! neighbours, which one move can take together. Loads are numbers of any unit.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A node of the fleet. Its place in the list is its number.
 #[derive(Clone, Debug)]
@@ -41,28 +43,38 @@ pub struct Step {
 
 /// The steps after which no node is loaded by more than `threshold` above or below the average, as far as that can be reached.
 ///
-/// Each shard moves at most once. Shards first leave the nodes that are drained, the largest first, each to the node that is then
-/// the emptiest. Then no step makes the fuller of its two nodes as full as before, so the fullest node never gets fuller. If no
-/// node can take anything, there is no step.
+/// `remains` has shards, each with the number of a node that still has what is left of it from before it moved. The shard cannot
+/// come back to that node.
+///
+/// Each shard moves at most once. Drained nodes lose all shards that have a node to go to. Apart from these, no step makes the fuller of its
+/// two nodes as full as before, so the fullest node never gets fuller. If no node can take anything, there is no step.
 #[must_use]
-pub fn plan(nodes: &[Node], shards: &[Shard], threshold: f64) -> Vec<Step> {
-    let mut fleet = Fleet::new(nodes, shards);
-    fleet.drain(nodes);
+pub fn plan(nodes: &[Node], shards: &[Shard], remains: &BTreeSet<(i32, usize)>, threshold: f64) -> Vec<Step> {
+    let mut fleet = Fleet::new(nodes, shards, remains);
+    while fleet.run(threshold) {}
+    fleet.drain();
+    while fleet.run(threshold) {}
+    for shards in &mut fleet.movable {
+        shards.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    }
     while fleet.step(threshold) {}
     fleet.steps
 }
 
-struct Fleet {
+struct Fleet<'a> {
+    remains: &'a BTreeSet<(i32, usize)>,
     /// The weight of each node. It is 0 for nodes that nothing comes to.
     weights: Vec<f64>,
+    is_drained: Vec<bool>,
     loads: Vec<f64>,
-    /// For each node, the loads of the shards that may leave it, in their order, with the shards.
+    /// For each node, the loads of the shards that may leave it, with the shards: in the order of the shards while neighbours
+    /// leave, and in the order of the loads afterwards.
     movable: Vec<Vec<(f64, i32)>>,
     steps: Vec<Step>,
 }
 
-impl Fleet {
-    fn new(nodes: &[Node], shards: &[Shard]) -> Self {
+impl<'a> Fleet<'a> {
+    fn new(nodes: &[Node], shards: &[Shard], remains: &'a BTreeSet<(i32, usize)>) -> Self {
         let mut loads = vec![0.0; nodes.len()];
         let mut movable = vec![Vec::new(); nodes.len()];
         for shard in shards {
@@ -72,11 +84,12 @@ impl Fleet {
             }
         }
         for shards in &mut movable {
-            shards.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            shards.sort_unstable_by_key(|(_, shard)| *shard);
         }
         let weights =
             nodes.iter().map(|node| if node.is_drained { 0.0 } else { node.weight.max(0.0) }).collect();
-        Self { weights, loads, movable, steps: Vec::new() }
+        let is_drained = nodes.iter().map(|node| node.is_drained).collect();
+        Self { remains, weights, is_drained, loads, movable, steps: Vec::new() }
     }
 
     /// How full a node is, with so much more load.
@@ -91,22 +104,78 @@ impl Fleet {
         takers
     }
 
-    fn drain(&mut self, nodes: &[Node]) {
+    /// Moves neighbours from a drained node or, when these are empty, from one that has too much, to a node that has too little,
+    /// so that neither of the two passes the average. Does nothing if there are no such neighbours.
+    fn run(&mut self, threshold: f64) -> bool {
+        let takers = self.takers();
+        let drained: Vec<_> = (0..self.loads.len())
+            .filter(|&node| self.is_drained[node] && !self.movable[node].is_empty())
+            .collect();
+        let load: f64 = takers.iter().chain(&drained).map(|&node| self.loads[node]).sum();
+        let average = load / takers.iter().map(|&node| self.weights[node]).sum::<f64>();
+        let full: Vec<_> = if drained.is_empty() { takers.iter().rev().copied().collect() } else { drained };
+        for from in full {
+            let is_full = self.is_drained[from] || self.fullness(from, 0.0) > average * (1.0 + threshold);
+            let surplus =
+                self.loads[from] - if self.is_drained[from] { 0.0 } else { average * self.weights[from] };
+            for &to in &takers {
+                let is_empty = self.fullness(to, 0.0) < average * (1.0 - threshold);
+                let room = surplus.min(average * self.weights[to] - self.loads[to]);
+                if !(is_full || is_empty) || room <= 0.0 {
+                    break;
+                }
+                let neighbours = self.neighbours(from, to, room, average * self.weights[to] / 16.0);
+                if !neighbours.is_empty() {
+                    for (load, shard) in self.movable[from].drain(neighbours).collect::<Vec<_>>() {
+                        self.go(Step { shard, from, to }, load);
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The places of the first shards that are next to each other on one node, can go to another, and together have no more load
+    /// than `room`. Shards with more load than `small` are not among them: of these, the best is to be chosen.
+    fn neighbours(&self, from: usize, to: usize, room: f64, small: f64) -> Range<usize> {
+        let shards = &self.movable[from];
+        let goes = |place: usize| {
+            shards[place].0 > 0.0 && shards[place].0 <= small && self.can_go(shards[place].1, to)
+        };
+        let Some(first) = (0..shards.len()).find(|&place| goes(place) && shards[place].0 <= room) else {
+            return 0..0;
+        };
+        let mut sum = shards[first].0;
+        let more = (first + 1..shards.len()).take_while(|&place| {
+            sum += shards[place].0;
+            shards[place - 1].1 + 1 == shards[place].1 && goes(place) && sum <= room
+        });
+        first..first + 1 + more.count()
+    }
+
+    fn can_go(&self, shard: i32, to: usize) -> bool {
+        !self.remains.contains(&(shard, to))
+    }
+
+    /// Moves what has remained on drained nodes, the largest first, each to the node that is then the emptiest.
+    fn drain(&mut self) {
         let mut leaving = Vec::new();
-        for (from, _) in nodes.iter().enumerate().filter(|(_, node)| node.is_drained) {
+        for from in (0..self.loads.len()).filter(|&node| self.is_drained[node]) {
             leaving.extend(
                 std::mem::take(&mut self.movable[from]).into_iter().map(|(load, shard)| (load, shard, from)),
             );
         }
         leaving.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut taken = vec![0_u32; nodes.len()];
+        let mut taken = vec![0_u32; self.loads.len()];
         for (load, shard, from) in leaving {
             // Shards without any load go to all nodes in turn.
-            let emptiest = self.takers().into_iter().min_by(|&a, &b| {
+            let takers = self.takers().into_iter().filter(|&to| self.can_go(shard, to));
+            let emptiest = takers.min_by(|&a, &b| {
                 let by_load = self.fullness(a, load).total_cmp(&self.fullness(b, load));
                 by_load.then(taken[a].cmp(&taken[b]))
             });
-            let Some(to) = emptiest else { return };
+            let Some(to) = emptiest else { continue };
             taken[to] += 1;
             self.go(Step { shard, from, to }, load);
         }
@@ -144,8 +213,8 @@ impl Fleet {
             / (1.0 / self.weights[from] + 1.0 / self.weights[to]);
         let shards = &self.movable[from];
         let above = shards.partition_point(|(load, _)| *load < ideal);
-        let near =
-            [above.checked_sub(1), Some(above)].into_iter().flatten().filter(|&place| place < shards.len());
+        let goes = |place: &usize| self.can_go(shards[*place].1, to);
+        let near = [(0..above).rev().find(goes), (above..shards.len()).find(goes)].into_iter().flatten();
         let (left, place) =
             near.map(|place| (fullest(shards[place].0), place)).min_by(|a, b| a.0.total_cmp(&b.0))?;
         (left.total_cmp(&self.fullness(from, 0.0)) == Ordering::Less).then_some(place)

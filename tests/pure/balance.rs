@@ -1,5 +1,7 @@
 //! Plans of a fleet: what each of them keeps, and how far from the best they are.
 
+use std::collections::BTreeSet;
+
 use insta_ids::shard::balance::{Node, Shard, Step, plan};
 use proptest::prelude::*;
 
@@ -35,8 +37,12 @@ fn fleet(nodes: usize, shards: usize) -> impl Strategy<Value = (Vec<Node>, Vec<S
 
 proptest! {
     #[test]
-    fn a_plan_keeps_what_it_must((nodes, shards) in fleet(8, 60), threshold in 0.0..0.5) {
-        let steps = plan(&nodes, &shards, threshold);
+    fn a_plan_keeps_what_it_must(
+        (nodes, shards) in fleet(8, 60),
+        remains in prop::collection::btree_set((0..60, 0..8_usize), 0..60),
+        threshold in 0.0..0.5,
+    ) {
+        let steps = plan(&nodes, &shards, &remains, threshold);
         let mut moved = std::collections::BTreeSet::new();
         for step in &steps {
             let shard = shards.iter().find(|shard| shard.shard == step.shard).unwrap();
@@ -44,11 +50,13 @@ proptest! {
             prop_assert_eq!(step.from, shard.node);
             prop_assert_ne!(step.from, step.to);
             prop_assert!(!shard.is_pinned, "{} is pinned", step.shard);
+            prop_assert!(!remains.contains(&(step.shard, step.to)), "remains of {} are on {}", step.shard, step.to);
             prop_assert!(nodes[step.to].weight > 0.0 && !nodes[step.to].is_drained, "{step:?}");
         }
-        let has_takers = nodes.iter().any(|node| node.weight > 0.0 && !node.is_drained);
+        let takes = |node: &Node| node.weight > 0.0 && !node.is_drained;
         for shard in &shards {
-            let stays = shard.is_pinned || !has_takers || !nodes[shard.node].is_drained;
+            let has_taker = (0..).zip(&nodes).any(|(n, node)| takes(node) && !remains.contains(&(shard.shard, n)));
+            let stays = shard.is_pinned || !has_taker || !nodes[shard.node].is_drained;
             prop_assert!(stays || moved.contains(&shard.shard), "{} stays", shard.shard);
         }
         // The same again changes nothing.
@@ -63,7 +71,7 @@ proptest! {
         let after_drain = fullest(&nodes, &loads(&nodes, &shards, &drained));
         let end = fullest(&nodes, &loads(&nodes, &shards, &steps));
         prop_assert!(end <= after_drain.max(before) * (1.0 + 1e-9), "{end} after {after_drain}, {before}");
-        let again = plan(&nodes, &after, threshold);
+        let again = plan(&nodes, &after, &remains, threshold);
         prop_assert!(again.len() <= shards.len());
         prop_assert!(fullest(&nodes, &loads(&nodes, &after, &again)) <= end * (1.0 + 1e-9));
     }
@@ -74,7 +82,7 @@ proptest! {
         let shards: Vec<_> = (0..nodes * each)
             .map(|n| Shard { shard: i32::try_from(n).unwrap(), node: n % nodes, load, is_pinned: false })
             .collect();
-        prop_assert_eq!(plan(&fleet, &shards, 0.01), []);
+        prop_assert_eq!(plan(&fleet, &shards, &BTreeSet::new(), 0.01), []);
     }
 }
 
@@ -115,12 +123,26 @@ fn plans_are_near_the_optimum() {
                 Shard { shard, node, load: 1.0 + 9.0 * next(), is_pinned: false }
             })
             .collect();
-        let steps = plan(&nodes, &shards, 0.0);
+        let steps = plan(&nodes, &shards, &BTreeSet::new(), 0.0);
         ratios.push(fullest(&nodes, &loads(&nodes, &shards, &steps)) / optimum(&nodes, &shards));
     }
     ratios.sort_by(f64::total_cmp);
     println!("median {:.3}, worst {:.3}", ratios[100], ratios[199]);
     assert!(ratios[100] < 1.05 && ratios[199] < 1.4, "{:?}", &ratios[180..]);
+}
+
+/// Shards that are next to each other go together: a node that has far too much gives each other node one range.
+#[test]
+fn neighbours_move_together() {
+    for is_drained in [false, true] {
+        let mut nodes = vec![Node { weight: 1.0, is_drained: false }; 9];
+        nodes[0].is_drained = is_drained;
+        let shards: Vec<_> =
+            (0..720).map(|shard| Shard { shard, node: 0, load: 1.0, is_pinned: false }).collect();
+        let steps = plan(&nodes, &shards, &BTreeSet::new(), 0.0);
+        let ranges = steps.chunk_by(|a, b| a.to == b.to && a.shard + 1 == b.shard).count();
+        assert_eq!((steps.len(), ranges), (if is_drained { 720 } else { 640 }, 8));
+    }
 }
 
 /// Of a fleet of many shards, no plan is better than the average.
@@ -136,7 +158,7 @@ fn large_fleets_are_planned_at_once_and_balanced() {
         })
         .collect();
     let began = std::time::Instant::now();
-    let steps = plan(&nodes, &shards, 0.01);
+    let steps = plan(&nodes, &shards, &BTreeSet::new(), 0.01);
     let took = began.elapsed();
     let after = loads(&nodes, &shards, &steps);
     let average =

@@ -15,6 +15,7 @@ fn every_example_in_the_documents_runs() {
         "docs/start.md",
         "docs/reference.md",
         "docs/installing.md",
+        "docs/monitoring.md",
         "docs/operations.md",
         "docs/reading-by-time.md",
         "docs/partitions.md",

@@ -227,6 +227,24 @@ fn a_plan_does_what_it_is_asked() {
     }
 }
 
+/// A shard goes to no node that still has the schema which it left there.
+#[test]
+fn a_plan_avoids_what_is_left_of_shards() {
+    let Some(servers) = fleet("remains", 3) else { return };
+    let (mut a, mut b) = (servers[0].connect(), servers[1].connect());
+    b.batch_execute("CALL insta_ids.move_shards(0, 5, 'a')").unwrap();
+    let plan =
+        "SELECT DISTINCT to_node::text FROM insta_ids.rebalance_plan('shards', drain => '{b}') ORDER BY 1";
+    assert_eq!(texts(&mut b, plan), ["c"]);
+    let error = refused(&mut b, "CALL insta_ids.drain_node('b', 'shards', exclude => '{c}')");
+    assert_eq!(error.message(), "shard 0 cannot leave node \"b\"");
+    assert_eq!(error.detail(), Some("Each other node still has the schema that the shard left there."));
+    assert_eq!(error.hint(), Some("On another node: SELECT insta_ids.drop_shard(0)."));
+    a.batch_execute("SELECT insta_ids.drop_shard(s) FROM generate_series(0, 5) s").unwrap();
+    b.batch_execute("CALL insta_ids.drain_node('b', 'shards', exclude => '{c}')").unwrap();
+    assert_eq!(shards(&servers), [12, 0, 0]);
+}
+
 /// A node that is away is told by name, and stops what it takes part in.
 #[test]
 fn a_node_that_is_away_stops_its_own_moves_only() {

@@ -17,6 +17,7 @@ mod map;
 mod merging;
 mod migrating;
 mod migrations;
+mod monitoring;
 mod move_faults;
 mod moves;
 mod oracle;
