@@ -15,8 +15,8 @@ REVOKE EXECUTE ON FUNCTION insta_ids.check_move, insta_ids_internal.check_move, 
     insta_ids_internal.start_driver FROM PUBLIC;
 -- PostgreSQL shows what these return to few roles only.
 REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.connected_standbys,
-    insta_ids_internal.stat_get_shards, insta_ids.fleet FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.stat_get_shards, insta_ids.fleet TO pg_monitor;
+    insta_ids_internal.stat_get_shards FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.stat_get_shards TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids, insta_ids.shard_load, insta_ids.shards, insta_ids.migration_status, insta_ids.progress,
     insta_ids.moves TO pg_monitor;
 -- The owner of the database can run pg_dump.

@@ -11,9 +11,9 @@ DECLARE
     newest_on text;
 BEGIN
     FOR asked IN
-        SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''node'', insta_ids.this_node(),'
-            || ' ''map'', insta_ids.shard_map() - ''moving'', ''writer_slot'', insta_ids.writer_slot(),'
-            || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f))')
+        SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''map'', insta_ids.shard_map() - ''moving'', ''writer_slot'', insta_ids.writer_slot(),'
+            || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
+            || ' ''open'', (SELECT coalesce(jsonb_agg(s.shard), ''[]'') FROM insta_ids.shards s WHERE s.state = ''active''))')
     LOOP
         IF asked.reason IS NULL THEN
             answers := answers || jsonb_build_object(asked.node, asked.answer);
@@ -30,10 +30,11 @@ BEGIN
     FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids.finding, nullif(a.value -> 'findings', 'null')) f;
 
     RETURN QUERY
-    SELECT a.key::name, 'error', 'other_node', quote_ident(a.key),
-           format('The server that its connection string leads to is %s.', coalesce('node "' || (a.value ->> 'node') || '"', 'no node')),
-           'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.'
-    FROM jsonb_each(answers) a WHERE a.value ->> 'node' IS DISTINCT FROM a.key ORDER BY a.key;
+    SELECT min(a.key)::name, 'error', 'open_twice', format('shard %s', o.shard),
+           format('It is open to writers on the nodes %s.', string_agg(quote_ident(a.key), ', ' ORDER BY a.key)),
+           format('On the node that it does not belong to: SELECT insta_ids.fence(%s)', o.shard)
+    FROM jsonb_each(answers) a, jsonb_array_elements_text(a.value -> 'open') o (shard)
+    GROUP BY o.shard HAVING count(*) > 1 ORDER BY o.shard::integer;
 
     SELECT (a.value #>> '{map,version}')::bigint, a.key INTO newest, newest_on
     FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;

@@ -6,17 +6,18 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.with_timeouts(dsn text) RETURNS te
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN CASE
         WHEN dsn ~ '(connect_timeout|keepalives)' THEN dsn
-        WHEN dsn ~ '^postgres(ql)?://' THEN dsn || CASE WHEN dsn ~ '[?]' THEN '&' ELSE '?' END
+        WHEN dsn ~ '^postgres(ql)?://' THEN dsn || CASE WHEN dsn ~ '[?&]$' THEN '' WHEN dsn ~ '[?]' THEN '&' ELSE '?' END
             || 'connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=25000'
         ELSE 'connect_timeout=10 keepalives_idle=10 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=25000 ' || dsn END;
 
--- Connects this session to another node. Raises an error unless the node is on the map and has the extension. A session can
--- have more than one connection, each with a name.
+-- Connects this session to another node. Raises an error unless the node is on the map, has the extension, and is the one that it
+-- is taken for. A session can have more than one connection, each with a name.
 CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name, connection text DEFAULT 'insta_ids') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     dblink CONSTANT name := insta_ids_internal.dblink_schema();
+    there text;
 BEGIN
     PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node(connection);
     EXECUTE format('SELECT %I.dblink_connect(%L, %L)', dblink, connection, (
@@ -34,8 +35,24 @@ BEGIN
             MESSAGE = format('node "%s" does not have the extension insta_ids', node),
             HINT = 'Correct its connection string by insta_ids.add_node(), or CREATE EXTENSION insta_ids there.';
     END IF;
+    there := insta_ids_internal.ask_node('SELECT to_jsonb(insta_ids.this_node())', connection) #>> '{}';
+    IF there IS DISTINCT FROM node::text THEN
+        PERFORM insta_ids_internal.disconnect_node(connection);
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('connection string of node "%s" leads to another server', node),
+            DETAIL = coalesce(format('That server is node "%s".', there), 'That server has no name.'),
+            HINT = 'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.';
+    END IF;
 END
 $$;
+
+-- Returns the name of this session's connection to a node, if it has one to each. dblink takes no names as long as those of nodes.
+CREATE OR REPLACE FUNCTION insta_ids_internal.connection_to(node name) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT format('insta_ids %s', n.ord) FROM insta_ids_internal.node n WHERE n.node = connection_to.node;
+END;
 
 -- Closes the connection to another node, if there is one.
 CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node(connection text DEFAULT 'insta_ids') RETURNS void
@@ -63,7 +80,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'extension "dblink" is not installed in this database',
-            HINT = 'Create it: CREATE EXTENSION dblink. Moves can also be made by their steps, from psql.';
+            HINT = 'Create it: CREATE EXTENSION dblink.';
     END IF;
     RETURN schema;
 END
@@ -144,8 +161,8 @@ BEGIN
 END
 $$;
 
--- Asks all nodes of the map, including this one, at the same time. A node that does not answer has a reason. `clock_offset` is
--- how far the clock there is ahead of the clock here.
+-- Asks all nodes of the map, including this one, at the same time. A node that does not answer, or that waits for a lock for 5 s,
+-- has a reason. `clock_offset` is how far the clock there is ahead of the clock here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.ask_fleet(question text)
     RETURNS TABLE (node name, is_connected boolean, answer jsonb, reason text, clock_offset interval)
     VOLATILE STRICT PARALLEL UNSAFE ROWS 10 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -154,15 +171,18 @@ DECLARE
     nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord);
     connected name[] := '{}';
     reasons jsonb := '{}';
+    connection text;
     detail text;
     asked_at timestamptz;
 BEGIN
     PERFORM insta_ids_internal.dblink_schema();
     FOREACH node IN ARRAY nodes LOOP
         BEGIN
-            PERFORM insta_ids_internal.connect_node(node, 'insta_ids ' || node);
+            PERFORM insta_ids_internal.connect_node(node, insta_ids_internal.connection_to(node));
             connected := connected || node;
-            PERFORM insta_ids_internal.begin_to_ask_node(question, 'insta_ids ' || node);
+            PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(set_config(''lock_timeout'', ''5s'', false))',
+                insta_ids_internal.connection_to(node));
+            PERFORM insta_ids_internal.begin_to_ask_node(question, insta_ids_internal.connection_to(node));
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
             reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));
@@ -170,19 +190,20 @@ BEGIN
     END LOOP;
     FOREACH node IN ARRAY nodes LOOP
         is_connected := node = ANY (connected);
+        connection := insta_ids_internal.connection_to(node);
         answer := NULL;
         clock_offset := NULL;
         IF is_connected THEN
             BEGIN
-                answer := insta_ids_internal.await_node('insta_ids ' || node)::jsonb;
+                answer := insta_ids_internal.await_node(connection)::jsonb;
                 asked_at := clock_timestamp();
-                clock_offset := (insta_ids_internal.ask_node('SELECT to_jsonb(clock_timestamp())', 'insta_ids ' || node) #>> '{}')::timestamptz
+                clock_offset := (insta_ids_internal.ask_node('SELECT to_jsonb(clock_timestamp())', connection) #>> '{}')::timestamptz
                     - asked_at - (clock_timestamp() - asked_at) / 2;
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
                 reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));
             END;
-            PERFORM insta_ids_internal.disconnect_node('insta_ids ' || node);
+            PERFORM insta_ids_internal.disconnect_node(connection);
         END IF;
         reason := reasons ->> node;
         RETURN NEXT;

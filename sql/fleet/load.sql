@@ -12,7 +12,8 @@ BEGIN ATOMIC
     SELECT s.shard,
            coalesce(sum(pg_catalog.pg_stat_get_live_tuples(c.oid)) FILTER (WHERE c.relkind = 'r'), 0)::bigint,
            coalesce(sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relkind IN ('r', 'm')), 0)::bigint,
-           coalesce(sum((insta_ids_internal.last_value(c.oid) - q.seqstart) / q.seqincrement), 0)::bigint,
+           greatest(-9e18, least(9e18, coalesce(
+               sum(trunc((insta_ids_internal.last_value(c.oid)::numeric - q.seqstart) / q.seqincrement)), 0)))::bigint,
            coalesce(sum(pg_catalog.pg_stat_get_tuples_inserted(c.oid)) FILTER (WHERE c.relkind = 'r'), 0)::bigint,
            coalesce(sum(pg_catalog.pg_stat_get_tuples_updated(c.oid)) FILTER (WHERE c.relkind = 'r'), 0)::bigint,
            coalesce(sum(pg_catalog.pg_stat_get_tuples_deleted(c.oid)) FILTER (WHERE c.relkind = 'r'), 0)::bigint,
@@ -58,6 +59,7 @@ BEGIN
             'shards', (SELECT count(*) FROM load),
             -- While these differ, nothing can be said of what clients did between two reports.
             'held', (SELECT md5(string_agg(l.shard::text, ' ' ORDER BY l.shard)) FROM load l),
+            'departed', (SELECT coalesce(jsonb_agg(d.shard), '[]') FROM insta_ids_internal.departed_shard d),
             'remains', (SELECT coalesce(jsonb_agg(d.shard), '[]') FROM insta_ids_internal.departed_shard d WHERE d.schema IS NOT NULL),
             'total', (
                 SELECT to_jsonb(t) FROM (
@@ -71,14 +73,13 @@ BEGIN
 END
 $$;
 
--- It connects as the map says, with the rights of its owner, because pg_monitor may not read the map's tables.
 CREATE OR REPLACE FUNCTION insta_ids.fleet(sample interval DEFAULT '1 s')
     RETURNS TABLE (
         node name, is_reachable boolean, reason text, library text, extension text, map bigint, clock_offset interval,
         shards integer, rows bigint, bytes bigint, ids_per_s float8, inserted_per_s float8, updated_per_s float8,
         deleted_per_s float8, read_per_s float8, pending bigint, moves integer, standbys text[]
     )
-    VOLATILE STRICT PARALLEL UNSAFE ROWS 10 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    VOLATILE STRICT PARALLEL UNSAFE ROWS 10 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     question CONSTANT text := 'SELECT insta_ids_internal.node_report(false)';

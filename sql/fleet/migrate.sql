@@ -37,11 +37,11 @@ BEGIN
     END LOOP;
     FOREACH node IN ARRAY nodes LOOP
         BEGIN
-            PERFORM insta_ids_internal.connect_node(node, 'insta_ids ' || node);
+            PERFORM insta_ids_internal.connect_node(node, insta_ids_internal.connection_to(node));
             PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.take_migrations(%L, %L)',
-                migrations, insta_ids.this_node()), 'insta_ids ' || node);
+                migrations, insta_ids.this_node()), insta_ids_internal.connection_to(node));
             PERFORM insta_ids_internal.begin_to_ask_node(
-                format('CALL insta_ids.migrate(batch => %s, lock_timeout => %L)', batch, lock_timeout), 'insta_ids ' || node);
+                format('CALL insta_ids.migrate(batch => %s, lock_timeout => %L)', batch, lock_timeout), insta_ids_internal.connection_to(node));
         EXCEPTION WHEN OTHERS THEN
             failures := failures || jsonb_build_object(node, SQLERRM);
         END;
@@ -49,22 +49,23 @@ BEGIN
     FOREACH node IN ARRAY nodes LOOP
         CONTINUE WHEN failures ? node::text;
         BEGIN
-            PERFORM insta_ids_internal.await_node('insta_ids ' || node);
+            PERFORM insta_ids_internal.await_node(insta_ids_internal.connection_to(node));
             RAISE NOTICE 'migrate_fleet: node "%" is done', node;
         EXCEPTION WHEN OTHERS THEN
             failures := failures || jsonb_build_object(node, SQLERRM);
         END;
-        PERFORM insta_ids_internal.disconnect_node('insta_ids ' || node);
+        PERFORM insta_ids_internal.disconnect_node(insta_ids_internal.connection_to(node));
     END LOOP;
-    PERFORM set_config('search_path', path, true);
     IF failures <> '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('%s of %s nodes are not migrated', (SELECT count(*) FROM jsonb_object_keys(failures)),
                 (SELECT count(*) FROM insta_ids_internal.node)),
-            DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, f.value), ' ' ORDER BY f.key) FROM jsonb_each_text(failures) f),
+            DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, rtrim(f.value, '.')), ' ' ORDER BY f.key) FROM jsonb_each_text(failures) f),
             HINT = 'See insta_ids.migration_status there, mend that, and call insta_ids.migrate_fleet() again.';
     END IF;
+    -- From here on, names would be looked up in schemas of others.
+    PERFORM set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.migrate_fleet(integer, text) IS

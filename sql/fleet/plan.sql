@@ -65,7 +65,8 @@ BEGIN
         -- A shard that moves counts for the node that it goes to.
         SELECT CASE WHEN l.to_node IS NULL OR l.to_node = ANY (exclude) THEN asked.node ELSE l.to_node END, l.shard,
                CASE by WHEN 'shards' THEN 1 WHEN 'bytes' THEN l.bytes WHEN 'rows' THEN l.rows
-                   ELSE greatest(0, (to_jsonb(l) ->> by)::float8 - coalesce((before ->> l.shard::text)::float8, 0)) END::float8,
+                   -- Of a shard that was not here before, nothing is known.
+                   ELSE greatest(0, coalesce((to_jsonb(l) ->> by)::float8 - (before ->> l.shard::text)::float8, 0)) END::float8,
                l.rows, l.bytes, l.is_pinned OR l.is_fenced, false
         FROM jsonb_to_recordset(asked.answer -> 'load') l (
             shard integer, rows bigint, bytes bigint, ids bigint, inserted bigint, updated bigint, deleted bigint, read bigint,
@@ -97,6 +98,11 @@ DECLARE
     moved record;
 BEGIN
     PERFORM insta_ids_internal.require_node(d.node) FROM unnest(drain || exclude) d (node);
+    IF drain && exclude THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'a node cannot be drained and excluded';
+    END IF;
     IF threshold NOT BETWEEN 0 AND 10 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',

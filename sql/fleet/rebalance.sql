@@ -92,13 +92,6 @@ BEGIN
         END LOOP;
         PERFORM insta_ids_internal.wait_ms(100);
     END LOOP;
-    -- Each move has told the others of its shards.
-    IF failed = '{}' AND drain <> '{}' THEN
-        PERFORM insta_ids_internal.give_away_ranges(d) FROM unnest(drain) d;
-        CALL insta_ids_internal.new_transaction();
-        PERFORM insta_ids_internal.share_map(), insta_ids_internal.disconnect_node();
-    END IF;
-    PERFORM set_config('search_path', path, true);
     IF failed <> '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -107,38 +100,81 @@ BEGIN
                 FROM jsonb_each_text(failed) f),
             HINT = format('Mend that, and call insta_ids.%s() again.', command);
     END IF;
+    -- Each move has told the others of its shards.
+    IF drain <> '{}' THEN
+        PERFORM insta_ids_internal.give_away_ranges(d, drain || exclude) FROM unnest(drain) d;
+        CALL insta_ids_internal.new_transaction();
+        PERFORM insta_ids_internal.share_map(), insta_ids_internal.disconnect_node();
+    END IF;
+    -- From here on, names would be looked up in schemas of others.
+    PERFORM set_config('search_path', path, true);
 END
 $$;
 
--- Assigns the ranges that the map still has on a drained node, and whose shards were never created, to other nodes: each to the
--- node that has the fewest.
-CREATE OR REPLACE FUNCTION insta_ids_internal.give_away_ranges(drained name) RETURNS void
+-- Has a drained node assign to other nodes the ranges that it still has on the map, and takes over its map. Raises an error if a
+-- shard of them is there by now.
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_away_ranges(drained name, exclude name[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    range record;
+    takers jsonb;
+    map jsonb;
 BEGIN
+    takers := (
+        SELECT coalesce(jsonb_object_agg(a.node, a.answer -> 'departed'), '{}')
+        FROM insta_ids_internal.ask_fleet('SELECT insta_ids_internal.node_report(false)') a
+        JOIN insta_ids_internal.node n ON n.node = a.node
+        WHERE a.reason IS NULL AND n.weight > 0 AND a.node <> ALL (exclude));
+    PERFORM insta_ids_internal.connect_node(drained);
+    map := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.assign_own_ranges(%L)', takers));
+    PERFORM insta_ids_internal.disconnect_node(), insta_ids.apply_map(map);
+END
+$$;
+
+-- Assigns all ranges of this node to other nodes: each to the one that has the fewest shards for its weight. `takers` has the shards
+-- that have left each of these nodes: a node takes them back only by a move. Returns the map. Raises an error if a shard is here, or
+-- if no node takes a range.
+CREATE OR REPLACE FUNCTION insta_ids_internal.assign_own_ranges(takers jsonb) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own CONSTANT name := insta_ids_internal.require_own_node();
+    range record;
+    taker name;
+BEGIN
+    -- No session creates shards of these ranges meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
-    FOR range IN SELECT a.first, a.last FROM insta_ids_internal.assignment a WHERE a.node = drained ORDER BY a.first LOOP
-        PERFORM insta_ids.assign(range.first, range.last, (
-            SELECT n.node FROM insta_ids_internal.node n
-            LEFT JOIN insta_ids_internal.assignment a ON a.node = n.node
-            WHERE n.node <> drained AND n.weight > 0
-            GROUP BY n.node, n.ord, n.weight ORDER BY coalesce(sum(a.last - a.first + 1), 0) / n.weight, n.ord LIMIT 1));
+    FOR range IN SELECT a.first, a.last FROM insta_ids_internal.assignment a WHERE a.node = own ORDER BY a.first LOOP
+        SELECT n.node INTO taker
+        FROM insta_ids_internal.node n
+        LEFT JOIN insta_ids_internal.assignment a ON a.node = n.node
+        WHERE n.node <> own AND takers ? n.node::text AND NOT EXISTS (
+            SELECT FROM jsonb_array_elements_text(takers -> n.node::text) d (shard)
+            WHERE d.shard::integer BETWEEN range.first AND range.last)
+        GROUP BY n.node, n.ord, n.weight ORDER BY coalesce(sum(a.last - a.first + 1), 0) / nullif(n.weight, 0), n.ord LIMIT 1;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('no node takes the shards from %s to %s, which were never created', range.first, range.last),
+                HINT = format('On node "%s", assign them in parts: insta_ids.assign().', own);
+        END IF;
+        PERFORM insta_ids.assign(range.first, range.last, taker);
     END LOOP;
+    RETURN insta_ids.shard_map();
 END
 $$;
 
 -- Returns the moves that have begun between nodes of the map, as a plan has them. The source knows a move first, and the target
--- knows it last.
+-- knows it last. Only these two are asked.
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_moves(exclude name[]) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT coalesce(jsonb_agg(DISTINCT jsonb_build_object('first', m.move -> 'first', 'last', m.move -> 'last',
-        'from_node', m.move -> 'from_node', 'to_node', m.move -> 'to_node')), '[]')
+    SELECT coalesce(jsonb_agg(DISTINCT jsonb_build_object('first', (m.move ->> 'first')::integer, 'last', (m.move ->> 'last')::integer,
+        'from_node', m.move ->> 'from_node', 'to_node', m.move ->> 'to_node')), '[]')
     FROM insta_ids_internal.ask_fleet('SELECT insta_ids_internal.node_report(false)') a,
         jsonb_array_elements(a.answer -> 'moves') m (move)
-    WHERE NOT ARRAY[m.move ->> 'from_node', m.move ->> 'to_node'] && exclude::text[];
+    WHERE a.node::text IN (m.move ->> 'from_node', m.move ->> 'to_node')
+        AND NOT ARRAY[m.move ->> 'from_node', m.move ->> 'to_node'] && exclude::text[];
 END;
 
 -- Returns whether a move has to wait: for one of its nodes, or because as many run as may.
@@ -150,15 +186,18 @@ BEGIN ATOMIC
     FROM jsonb_array_elements(steps) WITH ORDINALITY r (step, number) WHERE states[r.number] = 'running';
 END;
 
--- Has the target begin a move, or go on with it, in the background. Returns NULL, or why it does not.
+-- Has the target begin a move, or go on with it, in the background, unless it has ended by now. Returns NULL, or why it does not.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_step(step jsonb, max_pause interval) RETURNS text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF insta_ids_internal.state_of_step(step) = 'done' THEN
+        RETURN NULL;
+    END IF;
     PERFORM insta_ids_internal.connect_node((step ->> 'to_node')::name);
     PERFORM insta_ids_internal.begin_to_ask_node(format(
-        'CALL insta_ids.move_shards(%s, %s, %L, max_pause => %L, background => true)', step -> 'first', step -> 'last',
-        step ->> 'from_node', max_pause));
+        'CALL insta_ids.move_shards(%s, %s, %L, max_pause => %L, background => true)', (step ->> 'first')::integer,
+        (step ->> 'last')::integer, step ->> 'from_node', max_pause));
     PERFORM insta_ids_internal.await_node(), insta_ids_internal.disconnect_node();
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
@@ -177,7 +216,8 @@ BEGIN
     PERFORM insta_ids_internal.connect_node((step ->> 'to_node')::name);
     there := insta_ids_internal.ask_node(format(
         'SELECT jsonb_build_object(''move'', (SELECT to_jsonb(m) FROM insta_ids.moves m WHERE (m.first, m.last) = (%1$s, %2$s)),'
-        || ' ''is_there'', EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = %1$s))', step -> 'first', step -> 'last'));
+        || ' ''is_there'', EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = %1$s))', (step ->> 'first')::integer,
+        (step ->> 'last')::integer));
     PERFORM insta_ids_internal.disconnect_node();
     RETURN CASE
         WHEN there -> 'move' = 'null' AND (there -> 'is_there')::boolean THEN 'done'

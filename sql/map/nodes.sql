@@ -72,7 +72,7 @@ BEGIN
 END
 $$;
 
--- Raises an error if a connection string contains a password, or if it says twice where the server is.
+-- Raises an error if a connection string contains a password or options, or if it says twice where the server is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_safe_dsn(dsn text) RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -90,6 +90,12 @@ BEGIN
             MESSAGE = 'connection string has a password',
             DETAIL = 'The map is read by everybody.',
             HINT = 'Name a passfile or a service in it, which the servers'' own user can read, or use another way to authenticate.';
+    ELSIF dsn ~* $re$(^|[^a-z_])options\s*=$re$ THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'connection string has options',
+            DETAIL = 'They could set anything for the session, such as the libraries that it loads.',
+            HINT = 'Set what is needed there, by ALTER ROLE or ALTER DATABASE.';
     ELSIF dsn ~* $re$(^|[^a-z_])hostaddr\s*=$re$ AND (names_host OR dsn ~* $re$(^|[^a-z_])service\s*=$re$)
         OR dsn ~* $re$(^|[^a-z_])service\s*=$re$ AND (names_host OR dsn ~* $re$(^|[^a-z_])port\s*=$re$)
     THEN

@@ -181,6 +181,10 @@ fn a_plan_does_what_it_is_asked() {
     for (call, message) in [
         ("insta_ids.rebalance_plan('speed')", "shards cannot be balanced by \"speed\""),
         ("insta_ids.rebalance_plan(threshold => -1)", "threshold cannot be -1"),
+        (
+            "insta_ids.rebalance_plan(drain => '{a}', exclude => '{a}')",
+            "a node cannot be drained and excluded",
+        ),
         ("insta_ids.rebalance_plan(drain => '{z}')", "node \"z\" does not exist"),
         ("insta_ids.rebalance_plan(drain => '{a}')", "shard 0 cannot leave node \"a\""),
         ("insta_ids.rebalance_plan('ids', sample => '0')", "sample cannot take 00:00:00"),
@@ -217,10 +221,10 @@ fn a_plan_does_what_it_is_asked() {
         ),
         ["3 4000 t 4000"]
     );
-    // Roles that monitor may see it, others may not.
+    // Roles that monitor see what is here. They may not connect to other nodes, as superusers do.
     a.batch_execute("CREATE ROLE watcher IN ROLE pg_monitor; CREATE ROLE other; SET ROLE watcher").unwrap();
     assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.shard_load"), 12);
-    assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids.fleet('10 ms') WHERE is_reachable"), 3);
+    assert_eq!(refused(&mut a, "SELECT insta_ids.fleet()").code().code(), "42501");
     a.batch_execute("RESET ROLE; SET ROLE other").unwrap();
     for query in ["SELECT * FROM insta_ids.shard_load", "SELECT * FROM insta_ids.fleet()"] {
         assert_eq!(refused(&mut a, query).code().code(), "42501", "{query}");
@@ -243,6 +247,78 @@ fn a_plan_avoids_what_is_left_of_shards() {
     a.batch_execute("SELECT insta_ids.drop_shard(s) FROM generate_series(0, 5) s").unwrap();
     b.batch_execute("CALL insta_ids.drain_node('b', 'shards', exclude => '{c}')").unwrap();
     assert_eq!(shards(&servers), [12, 0, 0]);
+}
+
+/// A drained node gives away its ranges itself, as only it knows which shards it has; and only to nodes that can take them.
+#[test]
+fn a_drained_node_gives_away_what_it_does_not_have() {
+    let Some(servers) = fleet("given", 3) else { return };
+    let (mut a, mut b) = (servers[0].connect(), servers[1].connect());
+    b.batch_execute("CALL insta_ids.drain_node('a', exclude => '{c}')").unwrap();
+    let holders = "SELECT DISTINCT node::text FROM insta_ids.map ORDER BY 1";
+    for server in &servers {
+        assert_eq!(texts(&mut server.connect(), holders), ["b"]);
+    }
+    // As shards that were made after the plan.
+    let error = refused(&mut a, "SELECT insta_ids_internal.give_away_ranges('b', '{}')");
+    assert_eq!(error.message(), "shard 0 is here, and open to writers");
+    // Shards that are gone for good had been on `a` before, which takes them back only by a move.
+    a.batch_execute("SELECT insta_ids.drop_shard(s) FROM generate_series(0, 11) s").unwrap();
+    b.batch_execute("SELECT insta_ids.drop_shard(s, force => true) FROM generate_series(0, 11) s").unwrap();
+    let error = refused(&mut a, "CALL insta_ids.drain_node('b', exclude => '{c}')");
+    assert_eq!(error.message(), "no node takes the shards from 0 to 11, which were never created");
+    a.batch_execute("CALL insta_ids.drain_node('b')").unwrap();
+    for server in &servers {
+        assert_eq!(texts(&mut server.connect(), holders), ["a", "c"]);
+    }
+}
+
+/// A connection string that leads elsewhere is told, names may be as long as PostgreSQL has them, and options are refused.
+#[test]
+fn connections_are_to_the_nodes_that_they_are_taken_for() {
+    let Some(servers) = fleet("connected", 2) else { return };
+    let mut a = servers[0].connect();
+    let there = "SELECT concat_ws('; ', node, is_reachable, reason) FROM insta_ids.fleet('10 ms')";
+    let dsn = |server: &Cluster| format!("host={} user=postgres dbname=postgres", server.socket.display());
+    a.execute("SELECT insta_ids.add_node('b', $1)", &[&dsn(&servers[0])]).unwrap();
+    let other = "b; f; connection string of node \"b\" leads to another server: That server is node \"a\".";
+    assert_eq!(texts(&mut a, there), ["a; t", other]);
+    let error = refused(&mut a, "CALL insta_ids.rebalance('shards')");
+    assert_eq!(error.message(), "node \"b\" does not answer");
+    a.execute("SELECT insta_ids.add_node('b', $1)", &[&dsn(&servers[1])]).unwrap();
+    let long = ["x".repeat(62) + "1", "x".repeat(62) + "2"];
+    for name in &long {
+        a.execute("SELECT insta_ids.add_node($1::text, $2)", &[name, &dsn(&servers[1])]).unwrap();
+    }
+    let reasons = texts(&mut a, there);
+    assert!(reasons[2..].iter().all(|reason| reason.contains("leads to another server")), "{reasons:?}");
+    for options in ["options='-c work_mem=1MB'", "Options = -cwork_mem=1MB"] {
+        let error = refused(&mut a, &format!("SELECT insta_ids.add_node('c', $$host=c {options}$$)"));
+        assert_eq!(error.message(), "connection string has options");
+    }
+    let error =
+        refused(&mut a, "SELECT insta_ids.add_node('c', 'postgresql://c/app?options=-cwork_mem%3D1MB')");
+    assert_eq!(error.message(), "connection string has options");
+}
+
+/// No function of a schema that others own is called, also where a call fails.
+#[test]
+fn calls_that_fail_call_nothing_of_others() {
+    let Some(servers) = fleet("failing", 2) else { return };
+    let mut a = servers[0].connect();
+    a.batch_execute(
+        "CREATE FUNCTION public.format(text, integer, integer) RETURNS text LANGUAGE plpgsql
+             AS $$BEGIN CREATE TABLE public.was_here (); RETURN ''; END$$;
+         CREATE FUNCTION public.format(text, bigint, bigint) RETURNS text LANGUAGE plpgsql
+             AS $$BEGIN CREATE TABLE public.was_here (); RETURN ''; END$$",
+    )
+    .unwrap();
+    servers[1].stop();
+    assert_eq!(refused(&mut a, "CALL insta_ids.migrate_fleet()").message(), "1 of 2 nodes are not migrated");
+    servers[1].up();
+    let error = refused(&mut a, "CALL insta_ids.rebalance('shards', max_pause => '-1 s')");
+    assert!(error.message().ends_with(" moves were not made"), "{error:?}");
+    assert_eq!(count(&mut a, "SELECT count(*) FROM pg_class WHERE relname = 'was_here'"), 0);
 }
 
 /// A node that is away is told by name, and stops what it takes part in.
