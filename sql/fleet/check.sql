@@ -48,7 +48,8 @@ BEGIN
                ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
     FROM jsonb_each(answers) a
     CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v
-    WHERE v.version < newest OR a.value -> 'map' <> answers -> newest_on -> 'map'
+    -- A node that merged two maps has a higher version than one that got the result, and the same map.
+    WHERE (a.value -> 'map') - 'version' <> (answers -> newest_on -> 'map') - 'version'
     ORDER BY a.key;
 
     -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
