@@ -97,7 +97,7 @@ running = [
 ]
 try:
     summary = until("alert", lambda: firing().get("InstaIdsError"))
-    if not re.search(r"finds missing_schema, 1 times$", summary):
+    if not re.search(r"finds missing_schema, findings: 1$", summary):
         raise SystemExit(f"another alert than expected: {summary}")
     for expression in expressions():
         until(f"answer to {expression}", lambda: get("query", query=expression)["result"] or MAY_BE_EMPTY in expression)
