@@ -53,7 +53,9 @@ fn prometheus_watches_a_server() {
     }
     let cluster = Cluster::start("watched");
     let mut client = cluster.connect();
-    client.batch_execute(&blocks("docs/monitoring.md", "sql")[0]).unwrap();
+    for example in blocks("docs/monitoring.md", "sql") {
+        client.batch_execute(&example).unwrap();
+    }
     client
         .batch_execute(
             "SELECT insta_ids.init(10);
