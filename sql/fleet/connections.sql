@@ -47,7 +47,8 @@ BEGIN
 END
 $$;
 
--- Returns the name of this session's connection to a node, if it has one to each. dblink takes no names as long as those of nodes.
+-- Returns the name of a session's connection to this node, where the session has one to each node. It is short, because dblink cuts
+-- names off at 63 bytes, and the name of a node can be that long.
 CREATE OR REPLACE FUNCTION insta_ids_internal.connection_to(node name) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -177,12 +178,12 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.dblink_schema();
     FOREACH node IN ARRAY nodes LOOP
+        connection := insta_ids_internal.connection_to(node);
         BEGIN
-            PERFORM insta_ids_internal.connect_node(node, insta_ids_internal.connection_to(node));
+            PERFORM insta_ids_internal.connect_node(node, connection);
             connected := connected || node;
-            PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(set_config(''lock_timeout'', ''5s'', false))',
-                insta_ids_internal.connection_to(node));
-            PERFORM insta_ids_internal.begin_to_ask_node(question, insta_ids_internal.connection_to(node));
+            PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(set_config(''lock_timeout'', ''5s'', false))', connection);
+            PERFORM insta_ids_internal.begin_to_ask_node(question, connection);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
             reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));

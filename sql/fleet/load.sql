@@ -54,12 +54,11 @@ BEGIN
             'node', insta_ids.this_node(), 'time', extract(epoch FROM clock_timestamp()),
             'pending', (SELECT count(*) FROM insta_ids_internal.shard) * (SELECT count(*) FROM insta_ids_internal.migration)
                 - (SELECT count(*) FROM insta_ids_internal.shard_migration a WHERE a.message IS NULL),
-            'moves', (SELECT coalesce(jsonb_agg(to_jsonb(m) - '{mark, relations, privileges}'::text[]), '[]') FROM insta_ids_internal.move m),
+            'moves', (SELECT count(*) FROM insta_ids_internal.move),
             'standbys', (SELECT coalesce(jsonb_agg(s.standby), '[]') FROM insta_ids_internal.connected_standbys() s),
             'shards', (SELECT count(*) FROM load),
-            -- While these differ, nothing can be said of what clients did between two reports.
+            -- If shards came or left between two reports, this differs.
             'held', (SELECT md5(string_agg(l.shard::text, ' ' ORDER BY l.shard)) FROM load l),
-            'departed', (SELECT coalesce(jsonb_agg(d.shard), '[]') FROM insta_ids_internal.departed_shard d),
             'remains', (SELECT coalesce(jsonb_agg(d.shard), '[]') FROM insta_ids_internal.departed_shard d WHERE d.schema IS NOT NULL),
             'total', (
                 SELECT to_jsonb(t) FROM (
@@ -95,7 +94,7 @@ BEGIN
            insta_ids_internal.rate(b.was, a.answer, 'ids'), insta_ids_internal.rate(b.was, a.answer, 'inserted'),
            insta_ids_internal.rate(b.was, a.answer, 'updated'), insta_ids_internal.rate(b.was, a.answer, 'deleted'),
            insta_ids_internal.rate(b.was, a.answer, 'read'), (a.answer ->> 'pending')::bigint,
-           jsonb_array_length(a.answer -> 'moves'), ARRAY(SELECT jsonb_array_elements_text(a.answer -> 'standbys'))
+           (a.answer ->> 'moves')::integer, ARRAY(SELECT jsonb_array_elements_text(a.answer -> 'standbys'))
     FROM insta_ids_internal.ask_fleet(question) a
     CROSS JOIN LATERAL (SELECT before -> a.node::text) b (was);
 END

@@ -18,6 +18,7 @@ DECLARE
     failures pg_catalog.jsonb := '{}';
     nodes pg_catalog.name[] := '{}';
     node pg_catalog.name;
+    connection pg_catalog.text;
 BEGIN
     CALL insta_ids_internal.new_transaction();
     migrations := insta_ids_internal.migrations_json();
@@ -36,25 +37,27 @@ BEGIN
         END IF;
     END LOOP;
     FOREACH node IN ARRAY nodes LOOP
+        connection := insta_ids_internal.connection_to(node);
         BEGIN
-            PERFORM insta_ids_internal.connect_node(node, insta_ids_internal.connection_to(node));
+            PERFORM insta_ids_internal.connect_node(node, connection);
             PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids_internal.take_migrations(%L, %L)',
-                migrations, insta_ids.this_node()), insta_ids_internal.connection_to(node));
+                migrations, insta_ids.this_node()), connection);
             PERFORM insta_ids_internal.begin_to_ask_node(
-                format('CALL insta_ids.migrate(batch => %s, lock_timeout => %L)', batch, lock_timeout), insta_ids_internal.connection_to(node));
+                format('CALL insta_ids.migrate(batch => %s, lock_timeout => %L)', batch, lock_timeout), connection);
         EXCEPTION WHEN OTHERS THEN
             failures := failures || jsonb_build_object(node, SQLERRM);
         END;
     END LOOP;
     FOREACH node IN ARRAY nodes LOOP
         CONTINUE WHEN failures ? node::text;
+        connection := insta_ids_internal.connection_to(node);
         BEGIN
-            PERFORM insta_ids_internal.await_node(insta_ids_internal.connection_to(node));
+            PERFORM insta_ids_internal.await_node(connection);
             RAISE NOTICE 'migrate_fleet: node "%" is done', node;
         EXCEPTION WHEN OTHERS THEN
             failures := failures || jsonb_build_object(node, SQLERRM);
         END;
-        PERFORM insta_ids_internal.disconnect_node(insta_ids_internal.connection_to(node));
+        PERFORM insta_ids_internal.disconnect_node(connection);
     END LOOP;
     IF failures <> '{}' THEN
         RAISE EXCEPTION USING

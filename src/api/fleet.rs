@@ -7,7 +7,7 @@ use crate::shard::balance::{self, Node, Shard};
 
 /// Returns the shards that should move, in their order, with the numbers of their nodes, which count from 1. What is NULL, or on
 /// a node that does not exist, is left out.
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "SQL gives the columns of its tables as arrays")]
 #[pg_extern(sql = false)]
 fn plan_moves(
     weights: Vec<Option<f64>>,

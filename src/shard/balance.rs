@@ -46,8 +46,8 @@ pub struct Step {
 /// `remains` has shards, each with the number of a node that still has what is left of it from before it moved. The shard cannot
 /// come back to that node.
 ///
-/// Each shard moves at most once. Drained nodes lose all shards that have a node to go to. Apart from these, no step makes the fuller of its
-/// two nodes as full as before, so the fullest node never gets fuller. If no node can take anything, there is no step.
+/// Each shard moves at most once. Drained nodes lose all shards that have a node to go to. Apart from these, no step makes the
+/// fuller of its two nodes as full as before, so the fullest node never gets fuller. If no node can take anything, there is no step.
 #[must_use]
 pub fn plan(nodes: &[Node], shards: &[Shard], remains: &BTreeSet<(i32, usize)>, threshold: f64) -> Vec<Step> {
     let mut fleet = Fleet::new(nodes, shards, remains);
@@ -60,6 +60,9 @@ pub fn plan(nodes: &[Node], shards: &[Shard], remains: &BTreeSet<(i32, usize)>, 
     while fleet.step(threshold) {}
     fleet.steps
 }
+
+/// A node has many shards if it has this many of their size. Then it hardly matters which of them go.
+const MANY: f64 = 16.0;
 
 struct Fleet<'a> {
     remains: &'a BTreeSet<(i32, usize)>,
@@ -97,6 +100,12 @@ impl<'a> Fleet<'a> {
         (self.loads[node] + more) / self.weights[node]
     }
 
+    /// How full the takers would be if all were alike and had the load of the drained nodes, too.
+    fn average(&self, takers: &[usize], drained: &[usize]) -> f64 {
+        let load: f64 = takers.iter().chain(drained).map(|&node| self.loads[node]).sum();
+        load / takers.iter().map(|&node| self.weights[node]).sum::<f64>()
+    }
+
     /// The nodes that take shards, the emptiest first.
     fn takers(&self) -> Vec<usize> {
         let mut takers: Vec<_> = (0..self.weights.len()).filter(|&node| self.weights[node] > 0.0).collect();
@@ -111,8 +120,7 @@ impl<'a> Fleet<'a> {
         let drained: Vec<_> = (0..self.loads.len())
             .filter(|&node| self.is_drained[node] && !self.movable[node].is_empty())
             .collect();
-        let load: f64 = takers.iter().chain(&drained).map(|&node| self.loads[node]).sum();
-        let average = load / takers.iter().map(|&node| self.weights[node]).sum::<f64>();
+        let average = self.average(&takers, &drained);
         let full: Vec<_> = if drained.is_empty() { takers.iter().rev().copied().collect() } else { drained };
         for from in full {
             let is_full = self.is_drained[from] || self.fullness(from, 0.0) > average * (1.0 + threshold);
@@ -124,7 +132,7 @@ impl<'a> Fleet<'a> {
                 if !(is_full || is_empty) || room <= 0.0 {
                     break;
                 }
-                let neighbours = self.neighbours(from, to, room, average * self.weights[to] / 16.0);
+                let neighbours = self.neighbours(from, to, room, average * self.weights[to] / MANY);
                 if !neighbours.is_empty() {
                     for (load, shard) in self.movable[from].drain(neighbours).collect::<Vec<_>>() {
                         self.go(Step { shard, from, to }, load);
@@ -184,10 +192,7 @@ impl<'a> Fleet<'a> {
     /// Takes one step, if there is one.
     fn step(&mut self, threshold: f64) -> bool {
         let takers = self.takers();
-        let (load, weight) = takers
-            .iter()
-            .fold((0.0, 0.0), |(load, weight), &node| (load + self.loads[node], weight + self.weights[node]));
-        let average: f64 = load / weight;
+        let average = self.average(&takers, &[]);
         for &from in takers.iter().rev() {
             let is_full = self.fullness(from, 0.0) > average * (1.0 + threshold);
             for &to in &takers {
