@@ -46,7 +46,6 @@ choose_rust() {
         PATH=/usr/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     fi
 }
-choose_rust
 
 # step "what it does" command...: says what is done and how long it took; its output goes to a log that
 # is shown when it fails.
@@ -147,6 +146,7 @@ unpack() {
 # browsers are built. pgrx does not build without rustfmt.
 need_rust() {
     local name
+    choose_rust
     if has_rust cargo && command -v rustfmt >/dev/null; then return; fi
     command -v dpkg-query >/dev/null || die "Rust $RUST_VERSION or newer with rustfmt is needed: install it, see https://rustup.rs"
     step "reading the lists of packages" apt_get update
@@ -165,8 +165,8 @@ candidate() { apt-cache policy "$1" | sed -n 's/^  Candidate: \([0-9].*\)/\1/p';
 
 # Where each PostgreSQL comes from: a suite of Debian, or a wheel of PyPI. Of a second suite, only the packages of this
 # PostgreSQL are taken (scripts/in-debian).
-declare -A ORIGIN=([15]=bookworm [16]=wheel [17]=trixie [18]=sid [19]="sid experimental")
-mapfile -t MAJORS < <(printf '%s\n' "${!ORIGIN[@]}" | sort)
+ORIGIN=([15]=bookworm [16]=wheel [17]=trixie [18]=sid [19]="sid experimental")
+MAJORS=("${!ORIGIN[@]}")
 # The suite of this Debian. scripts/in-debian sets it: sid has the codename of the next release.
 SUITE=${DEBIAN_SUITE-$(. /etc/os-release && echo "${VERSION_CODENAME-}")}
 
@@ -234,7 +234,7 @@ need_cargo_pgrx() {
     [ "$(cargo pgrx --version 2>/dev/null)" != "cargo-pgrx $PGRX_VERSION" ] || return 0
     packages pkg-config libssl-dev
     step "building cargo-pgrx $PGRX_VERSION, some minutes" \
-        cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --debug --root "$TARGET/tools"
+        env CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --debug --root "$TARGET/tools"
 }
 
 # A library that a server has open must not be written over: its processes would run into the new one's bytes.
