@@ -8,6 +8,7 @@ import sys
 import figures
 import plots
 from adoption import adoption
+from distribute import distribute
 from engines import plproxy, writers
 from fleet import fleet
 from minting import calls, growth, latency, sessions
@@ -38,10 +39,11 @@ PARTS = [
     pauses,
     shapes,
     fleet,
+    distribute,
 ]
 
 # These take minutes to an hour, so they run only if they are named.
-NAMED_ONLY = [all_shards, pauses, shapes, fleet]
+NAMED_ONLY = [all_shards, pauses, shapes, fleet, distribute]
 
 
 class Bench:

@@ -10,6 +10,15 @@ COMMENT ON EVENT TRIGGER insta_ids_refuse_drop IS 'refuses to drop objects of a 
 COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_at_start IS
     'refuses statements with CONCURRENTLY in a shard that is fenced or moves';
 
+CREATE EVENT TRIGGER insta_ids_refuse_ddl_on_sources ON ddl_command_end
+    WHEN TAG IN ('ALTER TABLE', 'ALTER TRIGGER', 'ALTER SCHEMA') EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_sources();
+CREATE EVENT TRIGGER insta_ids_refuse_drop_of_sources ON sql_drop EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_sources();
+CREATE EVENT TRIGGER insta_ids_guard_new_partitions ON ddl_command_end
+    WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE') EXECUTE FUNCTION insta_ids_internal.guard_new_partitions();
+COMMENT ON EVENT TRIGGER insta_ids_guard_new_partitions IS 'refuses TRUNCATE of new partitions of a table that is being distributed';
+COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_on_sources IS 'refuses to alter a table that is being distributed';
+COMMENT ON EVENT TRIGGER insta_ids_refuse_drop_of_sources IS 'refuses to drop a table that is being distributed, or its partition';
+
 CREATE CONSTRAINT TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids_internal.map
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.notify_map();
 ALTER TABLE insta_ids_internal.map ENABLE ALWAYS TRIGGER tell;

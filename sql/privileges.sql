@@ -18,7 +18,7 @@ REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.c
     insta_ids_internal.stat_get_shards FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.stat_get_shards TO pg_monitor;
 GRANT SELECT ON insta_ids.stat_ids, insta_ids.shard_load, insta_ids.shards, insta_ids.migration_status, insta_ids.progress,
-    insta_ids.moves TO pg_monitor;
+    insta_ids.moves, insta_ids.distributions TO pg_monitor;
 -- The owner of the database can run pg_dump.
 GRANT USAGE ON SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO pg_database_owner;

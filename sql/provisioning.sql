@@ -15,7 +15,7 @@ BEGIN
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO %s', role);
     EXECUTE format(
         'GRANT SELECT ON insta_ids.shards, insta_ids.migration_status, insta_ids.progress, insta_ids.moves,'
-        || ' insta_ids.shard_load TO %s', role);
+        || ' insta_ids.shard_load, insta_ids.distributions TO %s', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION insta_ids_internal.connected_standbys, insta_ids_internal.stat_get_shards'
         || ' TO %s', role);
     EXECUTE format('GRANT INSERT ON insta_ids_internal.config, insta_ids_internal.move_outcome TO %s', role);
@@ -23,7 +23,7 @@ BEGIN
     EXECUTE format('GRANT INSERT, UPDATE, DELETE ON insta_ids_internal.shard, insta_ids_internal.migration,'
         || ' insta_ids_internal.shard_migration, insta_ids_internal.work, insta_ids_internal.node,'
         || ' insta_ids_internal.assignment, insta_ids_internal.map, insta_ids_internal.fence, insta_ids_internal.move,'
-        || ' insta_ids_internal.departed_shard TO %s', role);
+        || ' insta_ids_internal.departed_shard, insta_ids_internal.distribution TO %s', role);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.grant_provisioning(regrole) IS

@@ -213,6 +213,8 @@ CREATE TABLE insta_ids_internal.migration (
     ddl text NOT NULL,
     transactional boolean NOT NULL,
     check_ids boolean NOT NULL,
+    -- The CHECKs of ids let ids of earlier times pass.
+    ids_since timestamptz NOT NULL DEFAULT '-infinity',
     added_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     -- A name and not an OID, because a dump may be restored to a server where the role has another OID.
     added_by name NOT NULL DEFAULT current_user
@@ -233,6 +235,36 @@ CREATE TABLE insta_ids_internal.shard_migration (
     CHECK (message IS NOT NULL OR statement IS NULL AND sqlstate IS NULL)
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard_migration', '');
+
+-- Tables whose rows go to the shards, all of them together. See distribute/.
+CREATE TABLE insta_ids_internal.distribution (
+    source regclass PRIMARY KEY,
+    -- The table of this name in each shard gets the rows.
+    target name NOT NULL,
+    -- The column that says to which shard a row goes: by its value, or as a foreign key to the primary key of the parent, whose
+    -- row goes to the same shard.
+    key name NOT NULL,
+    parent regclass,
+    -- Tables are copied in this order. Foreign keys between the targets refer to smaller numbers.
+    number integer NOT NULL DEFAULT 0,
+    step text NOT NULL DEFAULT 'registered' CHECK (step IN ('registered', 'copying', 'copied', 'switched')),
+    -- The table in which triggers note the primary keys of rows that change, from the step copying on.
+    changes regclass,
+    -- The primary key of the last row that was copied, as text.
+    copied_to text[],
+    rows_copied bigint NOT NULL DEFAULT 0,
+    started_at timestamptz,
+    step_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- When the rows of all shards were last the same as those of the source.
+    verified_at timestamptz,
+    -- After the switch: the view that has the source's name, and whether changes of the shards are noted.
+    view regclass,
+    has_way_back boolean NOT NULL DEFAULT false
+);
+-- The condition is that of insta_ids_internal.partitioned_table.
+SELECT pg_catalog.pg_extension_config_dump(
+    'insta_ids_internal.distribution',
+    $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = source AND c.relpersistence <> 't')$$);
 
 -- An error that a procedure has caught, and will raise again.
 CREATE TYPE insta_ids_internal.failure AS (code text, message text, detail text, hint text);

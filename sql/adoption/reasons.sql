@@ -121,7 +121,7 @@ BEGIN
         JOIN pg_class c ON c.oid = f.relation
         WHERE NOT f.is_child OR is_locked AND NOT c.relispartition
     LOOP
-        ids := insta_ids_internal.check_ids_of(next.relation, next."column", shard, until, NOT is_locked);
+        ids := insta_ids_internal.check_ids_of(next.relation, next."column", shard, 0, until, NOT is_locked);
         FOREACH finding IN ARRAY ids.findings LOOP
             reasons := reasons || format('Column %s: %s', finding.object, finding.detail);
             hints := hints || CASE finding.code

@@ -131,7 +131,7 @@ $$;
 
 -- Returns the sum of survey_ids over a table and its partitions. If every row is read, it includes child tables.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_column(
-        relation oid, "column" name, shard integer, layout @extschema@.id_layout, beyond bigint, every_row boolean,
+        relation oid, "column" name, shard integer, layout @extschema@.id_layout, since bigint, beyond bigint, every_row boolean,
         OUT ids bigint, OUT oldest bigint, OUT newest bigint, OUT negative bigint, OUT a_negative bigint,
         OUT strange bigint, OUT a_strange bigint, OUT future bigint, OUT newest_future bigint)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -149,15 +149,15 @@ BEGIN
            sum(s.future), max(s.newest_future)
     INTO ids, oldest, newest, negative, a_negative, strange, a_strange, future, newest_future
     FROM tree t
-    CROSS JOIN LATERAL insta_ids_internal.survey_ids(t.oid, "column"::text, shard, layout, beyond, every_row) s;
+    CROSS JOIN LATERAL insta_ids_internal.survey_ids(t.oid, "column"::text, shard, layout, since, beyond, every_row) s;
 END
 $$;
 
 -- Returns the oldest and newest id of a column, and findings about ids that are negative, of other shards, or of the future.
--- `until` is a time that ids have not reached. Unless `every_row` is true, it reads only the oldest and newest id, from an
--- index. Raises an error unless the caller is a member of the role that owns the table.
+-- Ids below `since` may be of any shard. `until` is a time that ids have not reached. Unless `every_row` is true, it reads only
+-- the oldest and newest id, from an index. Raises an error unless the caller is a member of the role that owns the table.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_ids_of(
-        relation regclass, "column" name, shard integer, until timestamptz, every_row boolean,
+        relation regclass, "column" name, shard integer, since bigint, until timestamptz, every_row boolean,
         OUT oldest bigint, OUT newest bigint, OUT findings insta_ids.finding[])
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -165,7 +165,7 @@ DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     first_beyond CONSTANT bigint := insta_ids_internal.id_min(until, layout);
     what CONSTANT text := CASE WHEN every_row THEN 'ids' ELSE 'ids at the ends of its index' END;
-    found CONSTANT record := insta_ids_internal.survey_column(relation, "column", shard, layout, first_beyond, every_row);
+    found CONSTANT record := insta_ids_internal.survey_column(relation, "column", shard, layout, since, first_beyond, every_row);
     object CONSTANT text := format('%s.%I', relation, "column");
     owner CONSTANT oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = relation);
     -- Child tables may lack the index.
@@ -186,8 +186,9 @@ BEGIN
             format('Of %s %s, %s are of other shards, as %s is, of shard %s.', found.ids, what, found.strange,
                 found.a_strange, insta_ids_internal.id_shard(found.a_strange, layout)),
             'Move them to their shards, or give them new ids: ' || insta_ids_internal.for_owner(owner,
-                format('UPDATE %1$s SET %2$I = DEFAULT WHERE %3$s.id_shard(%2$I%4$s) <> %5$s', source, "column",
-                    insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), shard)))::insta_ids.finding;
+                format('UPDATE %1$s SET %2$I = DEFAULT WHERE %6$s%3$s.id_shard(%2$I%4$s) <> %5$s', source, "column",
+                    insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), shard,
+                    CASE WHEN since > 0 THEN format('%I >= %s AND ', "column", since) END)))::insta_ids.finding;
     END IF;
     IF found.future > 0 THEN
         findings := findings || ROW('error', 'future_ids', object,
@@ -227,20 +228,20 @@ DECLARE
     shards CONSTANT integer[] := ARRAY(
         SELECT s.shard FROM insta_ids_internal.shard_schema s WHERE s.oid IS NOT NULL ORDER BY random() LIMIT sample);
     columns CONSTANT text := $query$
-        SELECT ARRAY[m.relation::oid::text, m."column", m.shard::text]
+        SELECT ARRAY[m.relation::oid::text, m."column", m.shard::text, m.since::text]
         FROM insta_ids_internal.minting_columns($1) m
         JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition $query$;
     minting record;
     unread text[] := '{}';
 BEGIN
     FOR minting IN
-        SELECT p.line[1]::oid::regclass AS relation, p.line[2]::name AS "column", p.line[3]::integer AS shard
+        SELECT p.line[1]::oid::regclass AS relation, p.line[2]::name AS "column", p.line[3]::integer AS shard, p.line[4]::bigint AS since
         FROM insta_ids_internal.read_parts(shards, columns) p WHERE p.line IS NOT NULL ORDER BY random() LIMIT sample
     LOOP
         BEGIN
             RETURN QUERY
             SELECT f.*
-            FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", minting.shard, until, false) c,
+            FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", minting.shard, minting.since, until, false) c,
                 unnest(c.findings) f;
         EXCEPTION WHEN OTHERS THEN
             unread := unread || format('%s: %s', minting.relation, SQLERRM);

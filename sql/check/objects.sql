@@ -64,7 +64,11 @@ BEGIN
         -- partitions.
         FROM pg_constraint k WHERE k.conrelid = r.oid AND k.contype <> 'n' AND k.conparentid = 0
     ) k
-    CROSS JOIN LATERAL (SELECT k.definition LIKE format($re$CHECK ((%%id\_shard(%%) = %s))$re$, r.shard)) i (is_of_ids)
+    CROSS JOIN LATERAL (
+        SELECT k.definition LIKE ANY (ARRAY[
+            format($re$CHECK ((%%id\_shard(%%) = %s))$re$, r.shard),
+            format($re$CHECK (((%% < %%) OR (%%id\_shard(%%) = %s)))$re$, r.shard)])
+    ) i (is_of_ids)
     WHERE NOT (i.is_of_ids AND written_out)
     UNION ALL
     SELECT r.shard, 'trigger', r.relname, g.tgname,

@@ -221,7 +221,7 @@ BEGIN
             BEGIN
                 FOR wrong IN
                     SELECT f.*
-                    FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", number,
+                    FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", number, minting.since,
                         greatest(until, clock_timestamp() + interval '2 s'), true) c, unnest(c.findings) f
                 LOOP
                     is_sound := false;

@@ -4,6 +4,15 @@
 CREATE OR REPLACE FUNCTION insta_ids_internal.fenced_schemas() RETURNS TABLE (shard integer, schema text)
     VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'fenced_schemas_wrapper';
 
+-- Returns whether a superuser restores a dump. A restore creates some objects after the rows of fences and of distributions.
+-- pg_dump's scripts set check_function_bodies to off.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_restoring() RETURNS boolean
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_catalog.current_setting('check_function_bodies') = 'off'
+        AND (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = session_user);
+END;
+
 -- Raises an error if a statement has altered an object of a shard that is fenced or moves.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -32,10 +41,7 @@ BEGIN
     WHERE current_setting('server_version_num')::integer >= 160000
         OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE f.shard = ANY (m.shards) AND m.step = 'prepared')
         OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user);
-    -- A restore creates some objects after the rows of fences. pg_dump's scripts set check_function_bodies to off.
-    IF shards IS NULL OR current_setting('check_function_bodies') = 'off'
-        AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
-    THEN
+    IF shards IS NULL OR insta_ids_internal.is_restoring() THEN
         RETURN;
     END IF;
     IF TG_EVENT = 'sql_drop' THEN

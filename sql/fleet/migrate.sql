@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.migrations_json() RETURNS jsonb
     STABLE PARALLEL SAFE LANGUAGE sql
     RETURN (
         SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
-            'transactional', m.transactional, 'check_ids', m.check_ids) ORDER BY m.number), '[]')
+            'transactional', m.transactional, 'check_ids', m.check_ids, 'ids_since', m.ids_since) ORDER BY m.number), '[]')
         FROM insta_ids_internal.migration m);
 
 CREATE OR REPLACE PROCEDURE insta_ids.migrate_fleet(batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')

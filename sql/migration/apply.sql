@@ -92,6 +92,7 @@ DECLARE
     applying xid;
     defaults bigint;
     unchecked record;
+    first_id bigint;
 BEGIN
     -- The rows are locked, so that no session replaces a migration while it is applied.
     FOR migration IN
@@ -140,10 +141,12 @@ BEGIN
                 pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
                 OR current_setting('track_counts') = 'off')
             THEN
+                first_id := insta_ids_internal.first_id_since(migration.ids_since);
                 FOR unchecked IN
                     SELECT * FROM insta_ids_internal.minting_columns(ARRAY[shard], applying) m WHERE m."check" IS NULL
                 LOOP
-                    EXECUTE format('ALTER TABLE %s ADD CHECK (%s)', unchecked.relation, unchecked.expression);
+                    EXECUTE format('ALTER TABLE %s ADD CHECK (%s%s)', unchecked.relation,
+                        CASE WHEN first_id > 0 THEN format('%I < %s OR ', unchecked."column", first_id) END, unchecked.expression);
                 END LOOP;
             END IF;
         EXCEPTION WHEN OTHERS THEN

@@ -174,36 +174,43 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION insta_ids.add_migration(
-        name text, ddl text, transactional boolean DEFAULT true, check_ids boolean DEFAULT true)
+        name text, ddl text, transactional boolean DEFAULT true, check_ids boolean DEFAULT true,
+        ids_since timestamptz DEFAULT '-infinity')
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.require_migration(name, ddl, transactional);
+    PERFORM insta_ids_internal.require_migration(name, ddl, transactional), insta_ids_internal.first_id_since(ids_since);
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = add_migration.name) THEN
         INSERT INTO insta_ids_internal.migration
         SELECT coalesce(max(m.number) + 1, 1), add_migration.name, add_migration.ddl,
-               add_migration.transactional, add_migration.check_ids
+               add_migration.transactional, add_migration.check_ids, add_migration.ids_since
         FROM insta_ids_internal.migration m;
     ELSE
         UPDATE insta_ids_internal.migration m
         SET ddl = add_migration.ddl, transactional = add_migration.transactional,
-            check_ids = add_migration.check_ids, added_at = now(), added_by = current_user
+            check_ids = add_migration.check_ids, ids_since = add_migration.ids_since, added_at = now(), added_by = current_user
         WHERE m.name = add_migration.name
-            AND ((m.ddl, m.transactional, m.check_ids)
-                    <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids)
+            AND ((m.ddl, m.transactional, m.check_ids, m.ids_since)
+                    <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids, add_migration.ids_since)
                 OR NOT insta_ids_internal.is_trusted(m.added_by));
     END IF;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean) IS 'records DDL that every shard is to get';
+COMMENT ON FUNCTION insta_ids.add_migration(text, text, boolean, boolean, timestamptz) IS 'records DDL that every shard is to get';
+
+-- Returns the first id of a time, or 0 for -infinity. Raises an error for a time outside of the layout.
+CREATE OR REPLACE FUNCTION insta_ids_internal.first_id_since(at timestamptz) RETURNS bigint
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE WHEN at = '-infinity' THEN 0 ELSE insta_ids_internal.id_min(at, (insta_ids_internal.require_config()).layout) END;
 
 -- Returns the columns of shards that have next_id in their default, directly or through other functions. `check` is the CHECK
--- that allows only ids of the shard, or NULL. With `since`, only columns that got this default in this transaction, in
--- subtransaction `since` or later. A column that a child table inherits is left out if the parent's column is listed.
-CREATE OR REPLACE FUNCTION insta_ids_internal.minting_columns(shards integer[], since xid DEFAULT NULL)
-    RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name)
+-- that allows only ids of the shard, or NULL. `since` is the first id for which it holds, or 0. With `defaults_since`, only
+-- columns that got this default in this transaction, in that subtransaction or later. A column that a child table inherits is
+-- left out if the parent's column is listed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.minting_columns(shards integer[], defaults_since xid DEFAULT NULL)
+    RETURNS TABLE (shard integer, relation regclass, "column" name, expression text, "check" name, since bigint)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- Planning would take longer than running, so the joins are not reordered, and one plan serves all shards.
     SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
@@ -216,7 +223,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH minting_columns AS (
-        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.conname
+        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.conname, coalesce(k.since, 0) AS since
         FROM unnest(shards) s (shard)
         JOIN pg_namespace n ON n.nspname = (config.prefix || s.shard::text)::name
         JOIN pg_depend m
@@ -239,19 +246,26 @@ BEGIN
             format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname), layout_argument, s.shard)
             e (expression)
         CROSS JOIN LATERAL (
-            SELECT min(k.conname)::name AS conname FROM pg_constraint k
-            WHERE k.conrelid = c.oid AND k.contype = 'c' AND pg_get_expr(k.conbin, k.conrelid) = e.expression
+            -- A CHECK with ids_since is ((column < since) OR expression).
+            SELECT min(k.conname)::name AS conname, min(coalesce(r.parts[1]::bigint, 0)) AS since
+            FROM pg_constraint k
+            CROSS JOIN LATERAL pg_get_expr(k.conbin, k.conrelid) x (text)
+            LEFT JOIN LATERAL regexp_match(x.text, $re$ < '?([0-9]+)'?(?:::bigint)?\) OR $re$) r (parts)
+                ON x.text <> e.expression
+            WHERE k.conrelid = c.oid AND k.contype = 'c' AND (x.text = e.expression
+                OR starts_with(x.text, '((') AND right(x.text, length(e.expression) + 5) = ' OR ' || e.expression || ')'
+                    AND r.parts IS NOT NULL)
         ) k
         -- If the transaction that wrote a visible default is still in progress, it is this transaction.
         WHERE CASE
-                WHEN since IS NULL THEN true
-                WHEN age(d.xmin) <= age(since)
+                WHEN defaults_since IS NULL THEN true
+                WHEN age(d.xmin) <= age(defaults_since)
                 THEN pg_xact_status((pg_current_xact_id()::text::bigint - age(d.xmin))::text::xid8) = 'in progress'
                 ELSE false
             END
             AND f.mints
     )
-    SELECT m.shard, m.relation::regclass, m.attname, m.expression, m.conname
+    SELECT m.shard, m.relation::regclass, m.attname, m.expression, m.conname, m.since
     FROM minting_columns m
     WHERE NOT EXISTS (
         SELECT FROM pg_inherits h JOIN minting_columns p ON p.relation = h.inhparent AND p.attname = m.attname

@@ -22,6 +22,13 @@ BEGIN
             HINT = 'Drop one that is not needed, or raise "max_replication_slots".';
     END IF;
     PERFORM insta_ids_internal.require_no_outside_children(shards);
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'shards cannot move while tables are distributed to them',
+            DETAIL = 'Rows would go to shards that are on another server.',
+            HINT = 'Try again after insta_ids.distribute_finish(). See insta_ids.distributions.';
+    END IF;
 
     SELECT o.* INTO obstacle FROM (
         SELECT s.shard, 1, format('Schema "%s" is missing.', s.schema), 'Restore it, or drop the shard.'

@@ -177,9 +177,11 @@ BEGIN
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     SELECT m.name INTO different
     FROM insta_ids_internal.migration m
-    LEFT JOIN jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean)
+    LEFT JOIN jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean,
+        ids_since timestamptz)
         ON t.number = m.number
-    WHERE (m.name, m.ddl, m.transactional, m.check_ids) IS DISTINCT FROM (t.name, t.ddl, t.transactional, t.check_ids)
+    WHERE (m.name, m.ddl, m.transactional, m.check_ids, m.ids_since)
+        IS DISTINCT FROM (t.name, t.ddl, t.transactional, t.check_ids, t.ids_since)
     ORDER BY m.number LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
@@ -188,8 +190,9 @@ BEGIN
             HINT = 'Add the same migrations in the same order on all nodes.';
     END IF;
     INSERT INTO insta_ids_internal.migration
-    SELECT t.number, t.name, t.ddl, t.transactional, t.check_ids
-    FROM jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean)
+    SELECT t.number, t.name, t.ddl, t.transactional, t.check_ids, t.ids_since
+    FROM jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean,
+        ids_since timestamptz)
     WHERE NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.number = t.number);
 END
 $$;

@@ -27,14 +27,15 @@ impl Fault {
 }
 
 /// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
-/// and ids of `beyond` or more ("future"). An id counts for the first of these faults only. Unless `every_row` is set, only
-/// the least and the greatest id are read, from an index.
+/// and ids of `beyond` or more ("future"). An id counts for the first of these faults only, and one below `since` can only be
+/// negative. Unless `every_row` is set, only the least and the greatest id are read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
     table: pg_sys::Oid,
     column: &[u8],
     shard: i32,
     layout: StoredLayout,
+    since: i64,
     beyond: i64,
     every_row: bool,
 ) -> Result<
@@ -65,6 +66,8 @@ fn survey_ids(
         newest = newest.max(Some(id));
         if id < 0 {
             negative.add(id, Ord::max);
+        } else if id < since {
+            // It is of a time before ids had shards.
         } else if layout.shard_of(Id::from_bits(id)) != shard {
             strange.add(id, Ord::min);
         } else if id >= beyond {

@@ -8,6 +8,7 @@ mod check;
 mod clients;
 mod databases;
 mod decoders;
+mod distribute;
 mod docs;
 mod engines;
 mod fleet;

@@ -89,3 +89,33 @@ fn ids_of_twitters_layout_can_be_kept() {
     assert_eq!(shards, ["3"]);
     assert_eq!(count(&mut client, "SELECT count(*) FROM tweets3.tweets"), 2);
 }
+
+/// Each step from one table to shards runs as it is written, to the end and back.
+#[test]
+fn each_step_from_one_table_to_shards_works() {
+    let steps = blocks(DOCUMENT, "psql table");
+    let finish = steps.iter().position(|step| step.contains("distribute_finish")).unwrap();
+    for goes_back in [false, true] {
+        let cluster = Cluster::bare("from_one_table");
+        cluster.connect().batch_execute("ALTER DATABASE postgres SET search_path = public, ids").unwrap();
+        for step in &steps[..finish] {
+            psql(&cluster, "postgres", step);
+        }
+        let mut client = cluster.connect();
+        let found = "SELECT code || ' ' || object FROM insta_ids.check() WHERE severity <> 'notice'";
+        if goes_back {
+            client.batch_execute("INSERT INTO insta7.users (name) VALUES ('new')").unwrap();
+            psql(&cluster, "postgres", &blocks(DOCUMENT, "psql back")[0]);
+            assert_eq!(count(&mut client, "SELECT count(*) FROM users"), 1001);
+            client.batch_execute("INSERT INTO users (name) VALUES ('after')").unwrap();
+        } else {
+            for step in &steps[finish..] {
+                psql(&cluster, "postgres", step);
+            }
+            assert_eq!(count(&mut client, "SELECT count(*) FROM insta7.photos"), 160);
+            assert_eq!(count(&mut client, "SELECT shard_of_user(71)::bigint"), 7);
+            assert_eq!(count(&mut client, "SELECT shard_of_user(insta9.next_id())::bigint"), 9);
+            assert_eq!(texts(&mut client, found), [""; 0]);
+        }
+    }
+}

@@ -49,7 +49,7 @@ fn surveys_count_ids_as_a_query_does() {
         ("split", true),
         ("empty", true),
     ] {
-        for every_row in [true, false] {
+        for (every_row, since) in [(true, "0"), (true, "id_min(now() - '150 s'::interval)"), (false, "0")] {
             let only = if every_row || table == "split" { "" } else { "ONLY" };
             let ids = if every_row {
                 format!("SELECT id::bigint FROM {only} {table} WHERE id IS NOT NULL")
@@ -65,7 +65,7 @@ fn surveys_count_ids_as_a_query_does() {
             let expected = format!(
                 "SELECT ROW(count(*), min(id), max(id),
                      count(*) FILTER (WHERE id < 0), max(id) FILTER (WHERE id < 0),
-                     count(*) FILTER (WHERE id >= 0 AND id_shard(id) <> 2), min(id) FILTER (WHERE id >= 0 AND id_shard(id) <> 2),
+                     count(*) FILTER (WHERE id >= {since} AND id_shard(id) <> 2), min(id) FILTER (WHERE id >= {since} AND id_shard(id) <> 2),
                      count(*) FILTER (WHERE id >= {beyond} AND id_shard(id) = 2),
                      max(id) FILTER (WHERE id >= {beyond} AND id_shard(id) = 2))::text
                  FROM ({ids}) i (id)"
@@ -73,7 +73,7 @@ fn surveys_count_ids_as_a_query_does() {
             let found = format!(
                 "SELECT ROW(coalesce(ids, 0), oldest, newest, coalesce(negative, 0), a_negative, coalesce(strange, 0), a_strange,
                      coalesce(future, 0), newest_future)::text
-                 FROM insta_ids_internal.survey_column('{table}'::regclass, 'id', 2, 'instagram', {beyond}, {every_row})"
+                 FROM insta_ids_internal.survey_column('{table}'::regclass, 'id', 2, 'instagram', {since}, {beyond}, {every_row})"
             );
             // The time is that of the transaction.
             client.batch_execute("BEGIN").unwrap();
@@ -90,8 +90,7 @@ fn surveys_count_ids_as_a_query_does() {
     other
         .batch_execute("CREATE TEMP TABLE theirs () INHERITS (parent); INSERT INTO theirs (id) VALUES (5)")
         .unwrap();
-    let ids =
-        "SELECT ids FROM insta_ids_internal.survey_column('parent'::regclass, 'id', 2, 'instagram', 1, true)";
+    let ids = "SELECT ids FROM insta_ids_internal.survey_column('parent'::regclass, 'id', 2, 'instagram', 0, 1, true)";
     assert_eq!(count(&mut other, ids), count(&mut client, ids) + 1);
     // What is not there has none.
     for (table, column) in [
@@ -101,7 +100,7 @@ fn surveys_count_ids_as_a_query_does() {
         ("'plain'::regclass", "long"),
     ] {
         let found = format!(
-            "SELECT coalesce(ids, 0) FROM insta_ids_internal.survey_column({table}, '{column}', 2, 'instagram', 1, true)"
+            "SELECT coalesce(ids, 0) FROM insta_ids_internal.survey_column({table}, '{column}', 2, 'instagram', 0, 1, true)"
         );
         assert_eq!(count(&mut client, &found), 0, "{table} {column}");
     }

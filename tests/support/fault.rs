@@ -1,11 +1,13 @@
 //! What the faults share: a clock that can be set, chance that can be repeated, and how long to go on.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Chance;
-use crate::{Cluster, libfaketime};
+use crate::{Cluster, libfaketime, skipped};
 
 /// How many times as long as `make test` does it: `TORTURE`, 1 by default.
 pub fn times() -> u64 {
@@ -88,5 +90,47 @@ impl Cluster {
         let ms = offset_ms.abs();
         fs::write(&part, format!("{sign}{}.{:03}\n", ms / 1000, ms % 1000)).unwrap();
         fs::rename(part, file).unwrap();
+    }
+}
+
+/// A small file system for a server's tablespace, mounted until this is dropped.
+pub struct SmallDisk {
+    directory: PathBuf,
+    owner: PathBuf,
+}
+
+impl SmallDisk {
+    /// None, if nothing can be mounted here.
+    pub fn of(cluster: &Cluster, size: &str) -> Option<Self> {
+        let disk = Self { directory: cluster.socket.join("small"), owner: cluster.socket.clone() };
+        let mounted = disk.mount(&format!("size={size},mode=700"));
+        if !mounted.status.success() {
+            skipped(&format!("nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr)));
+            return None;
+        }
+        Some(disk)
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Gives it another size.
+    pub fn grow(&self, size: &str) {
+        assert!(self.mount(&format!("remount,size={size}")).status.success());
+    }
+
+    fn mount(&self, options: &str) -> Output {
+        let (directory, owner) = (self.directory.display(), self.owner.display());
+        let mount = format!(
+            "mkdir -p {directory} && mount -t tmpfs -o {options} tmpfs {directory} && chown --reference={owner} {directory}"
+        );
+        Command::new("bash").args(["-c", &mount]).output().unwrap()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.directory).status();
     }
 }

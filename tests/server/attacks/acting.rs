@@ -34,7 +34,7 @@ fn no_role_reads_or_alters_tables_of_a_role_it_cannot_become() {
     let whoami = as_owner("SELECT (current_user || ' ' || current_setting('search_path'))::integer");
     let owner = "invalid input syntax for type integer: \"owner pg_catalog, pg_temp\"";
     let surveys = [
-        "SELECT * FROM insta_ids_internal.survey_ids('t'::regclass, 'id', 1, 'instagram', 1, true)",
+        "SELECT * FROM insta_ids_internal.survey_ids('t'::regclass, 'id', 1, 'instagram', 0, 1, true)",
         "SELECT * FROM insta_ids_internal.survey_rows('t'::regclass)",
         "SELECT insta_ids_internal.row_hashes('t'::regclass)",
     ];

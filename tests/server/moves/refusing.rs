@@ -2,12 +2,11 @@
 
 use super::FENCED;
 use postgres::error::SqlState;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
+use support::fault::SmallDisk;
 use support::pair::{Move, Pair, STEPS, before};
 use support::shards::Running;
-use support::{count, refused, skipped, texts, within};
+use support::{count, refused, texts, within};
 
 /// Statements that alter shard 2.
 const ALTERING: [&str; 8] = [
@@ -210,15 +209,6 @@ fn a_move_survives_what_others_do_to_shards_slots_and_maps() {
     a.batch_execute("SELECT insta_ids.drop_shard(2, force => true)").unwrap();
 }
 
-/// A file system that is mounted until this is dropped.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 /// The copy stops when the target's disk is full, says what to do, and goes on when there is room.
 #[test]
 fn a_copy_goes_on_when_a_full_disk_has_room_again() {
@@ -226,27 +216,13 @@ fn a_copy_goes_on_when_a_full_disk_has_room_again() {
     if !pair.have_dblink() {
         return;
     }
-    let small = pair.b.socket.join("small");
-    let mount = |options: &str| {
-        let directory = small.display();
-        let mount = format!(
-            "mkdir -p {directory} && mount -t tmpfs -o {options} tmpfs {directory} && chown --reference={} {directory}",
-            pair.b.socket.display()
-        );
-        Command::new("bash").args(["-c", &mount]).output().unwrap()
-    };
-    let mounted = mount("size=4m,mode=700");
-    if !mounted.status.success() {
-        skipped(&format!("nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr)));
-        return;
-    }
-    let _mounted = Mounted(small.clone());
+    let Some(disk) = SmallDisk::of(&pair.b, "4m") else { return };
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(
         "INSERT INTO insta2.photos (caption) SELECT repeat(md5(g::text), 4) FROM generate_series(1, 50000) g",
     )
     .unwrap();
-    b.batch_execute(&format!("CREATE TABLESPACE small LOCATION '{}'", small.display())).unwrap();
+    b.batch_execute(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.directory().display())).unwrap();
     b.batch_execute("ALTER DATABASE postgres SET default_tablespace = small").unwrap();
     let mut b = pair.b.connect();
     let call = "CALL insta_ids.move_shards(2, 2, 'a')";
@@ -254,7 +230,7 @@ fn a_copy_goes_on_when_a_full_disk_has_room_again() {
     assert_eq!(error.message(), "subscription of move \"insta_ids_2_2\" has stopped at an error");
     assert!(pair.b.log().contains("No space left on device"));
     a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
-    assert!(mount("remount,size=64m").status.success());
+    disk.grow("64m");
     b.batch_execute(call).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 50_001);
 }

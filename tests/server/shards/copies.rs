@@ -125,7 +125,7 @@ fn goes_on(
     // What the owner added is still the owner's.
     let create = "SELECT insta_ids.create_shard(100)";
     assert_eq!(refused(restored, create).message(), "migration \"0001\" was added by role \"owner\"");
-    let take_over = "SELECT insta_ids.add_migration(name, ddl, transactional, check_ids) FROM insta_ids_internal.migration";
+    let take_over = "SELECT insta_ids.add_migration(name, ddl, transactional, check_ids, ids_since) FROM insta_ids_internal.migration";
     restored.batch_execute(take_over).unwrap();
     restored.batch_execute(create).unwrap();
     restored

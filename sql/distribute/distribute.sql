@@ -1,0 +1,155 @@
+-- From one table to many shards: the procedure, and how far it is.
+
+-- Raises an error, with all reasons, if tables of which nothing is copied yet cannot be distributed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_obstacles() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    reasons text[];
+BEGIN
+    reasons := ARRAY(
+        SELECT format('%s: %s', d.source, o.reason)
+        FROM insta_ids_internal.distribution d CROSS JOIN LATERAL insta_ids_internal.obstacles_of(d) o (reason)
+        WHERE d.step = 'registered' ORDER BY d.number) || ARRAY(SELECT insta_ids_internal.obstacles_between());
+    IF cardinality(reasons) > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'the registered tables cannot be distributed together',
+            DETAIL = array_to_string(reasons, E'\n');
+    END IF;
+END
+$$;
+
+-- Raises an error unless the registered tables can be distributed together, and the server has enough locks for it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_distribution() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    room CONSTANT bigint := insta_ids_internal.lock_capacity();
+    needed bigint := 1000;
+BEGIN
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'no table is registered',
+            HINT = 'Call insta_ids.distribute_table() for each table.';
+    END IF;
+    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'registered') THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids_internal.order_distribution(), insta_ids_internal.require_no_obstacles();
+    -- A transaction locks each target with its indexes and TOAST table.
+    SELECT needed + sum((SELECT count(*) + 4 FROM pg_index i
+            WHERE i.indrelid = to_regclass(insta_ids_internal.target_in(d.target, 0))) * c.shards) INTO needed
+    FROM insta_ids_internal.distribution d, insta_ids.config c;
+    IF needed > room THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = 'distributing these tables needs more locks than the server has',
+            DETAIL = format('It needs %s, and the server has %s.', needed, room),
+            HINT = format('Set max_locks_per_transaction = %s in postgresql.conf, and restart the server.',
+                ceil(current_setting('max_locks_per_transaction')::numeric * needed / room));
+    END IF;
+END
+$$;
+
+-- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Raises an
+-- error unless `sources` are still the tables of the distribution: between two batches, other sessions can abort it, and other
+-- roles can write rows about their own tables.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[])
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    CALL insta_ids_internal.new_snapshot();
+    -- Estimates of temporary tables are high, and compiling would take longer than running.
+    SET LOCAL jit = off;
+    SET LOCAL datestyle = 'ISO';
+    SET LOCAL intervalstyle = 'postgres';
+    SET LOCAL extra_float_digits = 1;
+    -- The lock comes before the snapshot. No other session applies changes, switches or aborts meanwhile.
+    LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
+    IF ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source) <> sources THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'another session has ended this distribution, or begun another one';
+    END IF;
+    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    PERFORM insta_ids_internal.limit_catalog_cache();
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout text DEFAULT '10s')
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+    -- Not computed here, where search_path is the caller's, and an operator could be that of another role.
+    pause_ms pg_catalog.int8;
+    sources pg_catalog.regclass[];
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    pause_ms := extract(epoch FROM pause) * 1000;
+    IF num_nulls(batch, pause, lock_timeout) > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'batch, pause and lock_timeout must be given';
+    ELSIF batch < 1 OR pause_ms NOT BETWEEN 0 AND 3600000 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('batch of %s rows or pause of %s is out of range', batch, pause),
+            DETAIL = 'A batch has at least 1 row, and a pause is from 0 to 1 hour.';
+    END IF;
+    LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids_internal.require_distribution();
+    sources := ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched') THEN
+        CALL insta_ids_internal.begin_batch(sources);
+        PERFORM insta_ids_internal.return_changes();
+        CALL insta_ids_internal.new_transaction();
+        RETURN;
+    END IF;
+    CALL insta_ids_internal.begin_batch(sources);
+    LOOP
+        -- A table that refers to another one comes after it.
+        SELECT * INTO going FROM insta_ids_internal.distribution d WHERE d.step <> 'copied' ORDER BY d.number LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        IF going.step = 'registered' THEN
+            -- Until here, the table could be altered.
+            PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout);
+            RAISE NOTICE 'distribute: copies table %', going.source;
+        ELSE
+            PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.copy_rows(going, batch);
+        END IF;
+        CALL insta_ids_internal.new_transaction();
+        PERFORM insta_ids_internal.wait_ms(pause_ms::integer);
+        CALL insta_ids_internal.begin_batch(sources);
+    END LOOP;
+
+    CALL insta_ids_internal.begin_batch(sources);
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
+        RAISE NOTICE 'distribute: compares table %, % rows copied', going.source, going.rows_copied;
+        PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.require_rows_in_shards(going);
+    END LOOP;
+    -- Much has changed while all rows were compared.
+    CALL insta_ids_internal.begin_batch(sources);
+    PERFORM insta_ids_internal.apply_changes();
+    CALL insta_ids_internal.new_transaction();
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, text) IS
+    'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
+
+CREATE OR REPLACE VIEW insta_ids.distributions AS
+SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied,
+       (SELECT sum(greatest(c.reltuples, 0)) FROM pg_partition_tree(d.source) p JOIN pg_class c ON c.oid = p.relid WHERE p.isleaf)::bigint
+           AS rows_estimated,
+       r.per_second AS rows_per_second, d.started_at, d.verified_at,
+       CASE
+           WHEN d.step = 'switched' THEN 'SELECT insta_ids.distribute_finish()'
+           WHEN bool_and(d.verified_at IS NOT NULL AND d.step = 'copied') OVER () THEN 'SELECT insta_ids.distribute_switch()'
+           ELSE 'CALL insta_ids.distribute()'
+       END AS next
+FROM insta_ids_internal.distribution d
+CROSS JOIN LATERAL (
+    SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second
+) r;
+COMMENT ON VIEW insta_ids.distributions IS 'the tables that go to the shards: how far they are, and what to do next';

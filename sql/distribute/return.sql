@@ -1,0 +1,310 @@
+-- From one table to many shards: the way back.
+
+-- Makes changes of the targets of a source noted from now on: the primary key of each row, and its shard.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_return(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
+    function CONSTANT text := insta_ids_internal.capture_name(going.source, 'return');
+    into_changes CONSTANT text := format('INSERT INTO %s (%s, insta_ids_shard) VALUES', going.changes, insta_ids_internal.column_list(key));
+    target record;
+BEGIN
+    EXECUTE format('CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L',
+        function, format($function$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        %1$s (%2$s, TG_ARGV[0]::pg_catalog.int4);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        %1$s (%3$s, TG_ARGV[0]::pg_catalog.int4);
+    END IF;
+    RETURN NULL;
+END
+$function$, into_changes, insta_ids_internal.column_list(key, 'OLD.'), insta_ids_internal.column_list(key, 'NEW.')));
+    EXECUTE format('ALTER FUNCTION %s() DEPENDS ON EXTENSION insta_ids', function);
+    EXECUTE format('ALTER FUNCTION %s() OWNER TO %s', function, (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = going.source));
+    PERFORM insta_ids_internal.keep_to_owner(NULL, (function || '()')::regprocedure);
+    FOR target IN SELECT * FROM insta_ids_internal.targets_of(going) LOOP
+        EXECUTE format('CREATE TRIGGER insta_ids_return AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION %s(%L)',
+            target.relation, function, target.shard);
+        PERFORM insta_ids_internal.guard_captured(target.relation, '{insta_ids_return}');
+    END LOOP;
+END
+$$;
+
+-- Ends what begin_return began. The caller has locked the targets.
+CREATE OR REPLACE FUNCTION insta_ids_internal.end_return(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    function regprocedure;
+    target regclass;
+BEGIN
+    IF NOT going.has_way_back THEN
+        RETURN;
+    END IF;
+    FOR target IN SELECT t.relation FROM insta_ids_internal.targets_of(going) t LOOP
+        function := insta_ids_internal.trigger_function(target, 'insta_ids_return');
+        PERFORM insta_ids_internal.drop_captured(target, '{insta_ids_return}');
+    END LOOP;
+    EXECUTE format('DROP FUNCTION %s', function);
+END
+$$;
+
+-- Disables all triggers of users on the sources. Returns the statements that enable them again as they were.
+CREATE OR REPLACE FUNCTION insta_ids_internal.disable_triggers() RETURNS text[]
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    next record;
+    undo text[] := '{}';
+BEGIN
+    FOR next IN
+        SELECT p.relation, t.tgname, CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END AS state
+        FROM insta_ids_internal.distribution d
+        CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(d.source)) p (relation)
+        JOIN pg_trigger t ON t.tgrelid = p.relation AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+    LOOP
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.tgname);
+        undo := undo || format('ALTER TABLE ONLY %s %s TRIGGER %I', next.relation, next.state, next.tgname);
+    END LOOP;
+    RETURN undo;
+END
+$$;
+
+-- Returns the columns of a source that can be written, and that the shards have.
+CREATE OR REPLACE FUNCTION insta_ids_internal.returned_columns(going insta_ids_internal.distribution) RETURNS name[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT a.attname FROM pg_attribute a
+        JOIN pg_attribute b ON b.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND b.attname = a.attname
+            AND NOT b.attisdropped
+        WHERE a.attrelid = going.source AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum);
+END
+$$;
+
+-- Makes the temporary table of changed rows as they are in the shards, in the columns of the source. Each key is looked for in
+-- all shards, as a row with it may have gone from one to another.
+CREATE OR REPLACE FUNCTION insta_ids_internal.find_returned(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
+    returned CONSTANT text := insta_ids_internal.affected_name(going.number);
+    columns CONSTANT name[] := insta_ids_internal.returned_columns(going);
+    vals CONSTANT text := (
+        SELECT string_agg(format(CASE WHEN a.atttypid = b.atttypid THEN 't.%I' ELSE 't.%I::pg_catalog.text::%s' END, c.name,
+            format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY c.place)
+        FROM unnest(columns) WITH ORDINALITY c (name, place)
+        JOIN pg_attribute a ON a.attrelid = going.source AND a.attname = c.name
+        JOIN pg_attribute b ON b.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND b.attname = c.name);
+    target record;
+    twice record;
+BEGIN
+    EXECUTE format('CREATE TEMPORARY TABLE %s ON COMMIT DROP AS SELECT %s, 0 AS insta_ids_shard FROM %s s LIMIT 0',
+        split_part(returned, '.', 2), insta_ids_internal.column_list(columns, 's.'), going.source);
+    FOR target IN SELECT * FROM insta_ids_internal.targets_of(going) LOOP
+        EXECUTE format('INSERT INTO %s (%s, insta_ids_shard) SELECT %s, %s FROM %s t'
+            || ' WHERE (%s) IN (SELECT %s FROM %s c WHERE c.insta_ids_shard IS NOT NULL)', returned,
+            insta_ids_internal.column_list(columns), vals, target.shard, target.relation, insta_ids_internal.column_list(key, 't.'),
+            insta_ids_internal.column_list(key, 'c.'), going.changes);
+    END LOOP;
+    EXECUTE format('SELECT ROW(%s)::text AS key, array_agg(r.insta_ids_shard ORDER BY r.insta_ids_shard) AS shards FROM %s r'
+        || ' GROUP BY %1$s HAVING count(*) > 1 LIMIT 1', insta_ids_internal.column_list(key, 'r.'), returned) INTO twice;
+    IF twice.shards IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'unique_violation',
+            MESSAGE = format('table %s cannot have the primary key %s twice', going.source, twice.key),
+            DETAIL = format('Shards %s have a row with it.', array_to_string(twice.shards, ' and ')),
+            HINT = 'Give one of the rows another key, or delete it, and call again.';
+    END IF;
+END
+$$;
+
+-- Notes all rows of a source that refer to noted rows of other sources, as if they had changed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.note_referring(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT text := insta_ids_internal.column_list(insta_ids_internal.primary_key_of(going.source));
+    reference record;
+BEGIN
+    FOR reference IN
+        SELECT r.columns, r.referred_columns, d.changes, d.source, insta_ids_internal.primary_key_of(d.source) AS referred_key
+        FROM insta_ids_internal.references_of_distribution() r
+        JOIN insta_ids_internal.distribution d ON d.source = r.referred AND d.source <> going.source
+        WHERE r.referring = going.source
+    LOOP
+        EXECUTE format('INSERT INTO %s (%s, insta_ids_shard) SELECT %2$s, 0 FROM %s WHERE (%s) IN ('
+            || 'SELECT %s FROM %s r JOIN %s c ON (%s) = (%s) WHERE c.insta_ids_shard IS NOT NULL)', going.changes, key, going.source,
+            insta_ids_internal.column_list(reference.columns), insta_ids_internal.column_list(reference.referred_columns, 'r.'),
+            reference.source, reference.changes, insta_ids_internal.column_list(reference.referred_key, 'r.'),
+            insta_ids_internal.column_list(reference.referred_key, 'c.'));
+    END LOOP;
+END
+$$;
+
+-- Deletes noted rows of a source. Unless `whole` is true, those that are in a shard stay.
+CREATE OR REPLACE FUNCTION insta_ids_internal.delete_returned(going insta_ids_internal.distribution, whole boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
+BEGIN
+    EXECUTE format('DELETE FROM %s s WHERE (%s) IN (SELECT %s FROM %s c WHERE c.insta_ids_shard IS NOT NULL)'
+        || ' AND (%L OR NOT EXISTS (SELECT FROM %s r WHERE (%s) = (%2$s)))', going.source, insta_ids_internal.column_list(key, 's.'),
+        insta_ids_internal.column_list(key, 'c.'), going.changes, whole, insta_ids_internal.affected_name(going.number),
+        insta_ids_internal.column_list(key, 'r.'));
+END
+$$;
+
+-- Writes noted rows, as they are in the shards, into a source.
+CREATE OR REPLACE FUNCTION insta_ids_internal.write_returned(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
+    columns CONSTANT name[] := insta_ids_internal.returned_columns(going);
+    changes CONSTANT text := (SELECT string_agg(format('%I = excluded.%1$I', c), ', ') FROM unnest(columns) c WHERE c <> ALL (key));
+BEGIN
+    EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %s ON CONFLICT (%s) DO %s', going.source,
+        insta_ids_internal.column_list(columns), insta_ids_internal.affected_name(going.number), insta_ids_internal.column_list(key),
+        coalesce('UPDATE SET ' || changes, 'NOTHING'));
+END
+$$;
+
+-- Brings the noted changes of the shards to the sources, in the order of apply_all_changes().
+CREATE OR REPLACE FUNCTION insta_ids_internal.return_all_changes(whole boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+BEGIN
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
+        IF whole THEN
+            PERFORM insta_ids_internal.note_referring(going);
+        END IF;
+        PERFORM insta_ids_internal.find_returned(going);
+    END LOOP;
+    IF whole THEN
+        PERFORM insta_ids_internal.delete_returned(o.d, whole)
+        FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o;
+    END IF;
+    PERFORM insta_ids_internal.write_returned(o.d) FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number) o;
+    IF NOT whole THEN
+        PERFORM insta_ids_internal.delete_returned(o.d, whole)
+        FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o;
+    END IF;
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d LOOP
+        EXECUTE format('DELETE FROM %s WHERE insta_ids_shard IS NOT NULL', going.changes);
+        EXECUTE format('DROP TABLE %s', insta_ids_internal.affected_name(going.number));
+    END LOOP;
+    -- Before triggers are enabled again.
+    SET CONSTRAINTS ALL IMMEDIATE;
+END
+$$;
+
+-- Does what return_all_changes() does. The transaction is as for apply_all_changes(), with regard to the targets. No trigger of the
+-- sources fires, as those of the shards have fired. A foreign key that the shards do not have acts again.
+CREATE OR REPLACE FUNCTION insta_ids_internal.return_changes() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    undo CONSTANT text[] := insta_ids_internal.disable_triggers();
+    statement text;
+BEGIN
+    BEGIN
+        PERFORM insta_ids_internal.return_all_changes(false);
+    EXCEPTION WHEN unique_violation OR foreign_key_violation OR exclusion_violation THEN
+        PERFORM insta_ids_internal.return_all_changes(true);
+    END;
+    FOREACH statement IN ARRAY undo LOOP
+        EXECUTE statement;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.distribute_abort(lock_timeout text DEFAULT '10s') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
+AS $$
+DECLARE
+    going insta_ids_internal.distribution[];
+    one insta_ids_internal.distribution;
+    shards CONSTANT integer[] := ARRAY(SELECT s.shard FROM insta_ids_internal.shard s ORDER BY s.shard);
+    tables text[];
+    is_switched boolean;
+    table_names text;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed();
+    LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution) THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    is_switched := EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched');
+    IF is_switched AND EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE NOT d.has_way_back) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'writers were switched to the shards without a way back',
+            HINT = 'Call insta_ids.distribute_finish().';
+    END IF;
+    -- A table of which nothing was copied yet stays unlocked.
+    PERFORM insta_ids_internal.lock_relations(
+        ARRAY(
+            SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p WHERE d.changes IS NOT NULL
+            UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.changes IS NOT NULL
+            ORDER BY 1),
+        'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout);
+    IF is_switched THEN
+        PERFORM insta_ids_internal.return_changes();
+    END IF;
+    tables := ARRAY(
+        SELECT string_agg(t.relation::text, ', ') FROM insta_ids_internal.distribution d
+        CROSS JOIN LATERAL insta_ids_internal.targets_of(d) t
+        JOIN pg_class c ON c.oid = t.relation
+        -- An empty table of which nothing was copied yet can refer to one of the others.
+        WHERE CASE WHEN d.changes IS NOT NULL THEN true
+            WHEN c.relkind = 'r' AND EXISTS (SELECT FROM insta_ids_internal.distribution o WHERE o.changes IS NOT NULL)
+            THEN NOT insta_ids_internal.has_rows(c.oid) END GROUP BY t.shard ORDER BY t.shard);
+    going := ARRAY(SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC);
+    -- Without these rows, the event triggers allow the statements below.
+    DELETE FROM insta_ids_internal.distribution;
+    FOREACH one IN ARRAY going LOOP
+        PERFORM insta_ids_internal.end_return(one), insta_ids_internal.undo_switch(one), insta_ids_internal.end_capture(one);
+    END LOOP;
+    FOREACH table_names IN ARRAY tables LOOP
+        EXECUTE 'TRUNCATE ' || table_names;
+    END LOOP;
+    -- Clients that still write to the shards get an error.
+    IF is_switched THEN
+        PERFORM insta_ids_internal.close_shards(shards, NULL, lock_timeout);
+        RAISE NOTICE USING
+            MESSAGE = 'all shards are fenced',
+            HINT = 'When no client writes to the shards any more, open them: SELECT insta_ids.unfence(s.shard) FROM insta_ids.shards s.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.distribute_abort(text) IS
+    'goes back to the registered tables, with all that was written to the shards meanwhile, and empties those of the shards';
+
+-- Lets writers write to a source again, under its old name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.undo_switch(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name name;
+BEGIN
+    IF going.step = 'switched' THEN
+        EXECUTE format('DROP TRIGGER insta_ids_distributed ON %s', going.source);
+    END IF;
+    IF going.view IS NOT NULL THEN
+        name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.view);
+        EXECUTE format('DROP VIEW %s', going.view);
+        EXECUTE format('ALTER TABLE %s RENAME TO %I', going.source, name);
+    END IF;
+END
+$$;

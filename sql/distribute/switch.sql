@@ -1,0 +1,229 @@
+-- From one table to many shards: writers go from the sources to the shards.
+
+-- Raises an error, because rows of the table have gone to the shards.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_distributed_write() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'read_only_sql_transaction',
+        MESSAGE = format('rows of table %I.%I have gone to the shards', TG_TABLE_SCHEMA, TG_TABLE_NAME),
+        HINT = format('Write to table "%s" of the row''s shard.', TG_ARGV[0]);
+END
+$$;
+
+-- Creates a view of the rows of a source in all shards, under another name than the source's. A type of a shard's own is shown
+-- as that of the source. Roles get the privileges that they have on the source and on its columns.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_view(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT text := insta_ids_internal.capture_name(going.source, 'view');
+    columns CONSTANT text := (
+        SELECT string_agg(format(CASE WHEN t.typname = b.typname AND t.oid <> b.oid THEN 't.%1$I::text::%2$s AS %1$I' ELSE 't.%1$I' END,
+            a.attname, replace(format_type(a.atttypid, a.atttypmod), '%', '%%')), ', ' ORDER BY a.attnum)
+        FROM pg_attribute a
+        JOIN pg_attribute o ON o.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND o.attname = a.attname
+        JOIN pg_type t ON t.oid = a.atttypid
+        JOIN pg_type b ON b.oid = o.atttypid
+        WHERE a.attrelid = going.source AND a.attnum > 0 AND NOT a.attisdropped);
+    privileges text;
+    role text;
+BEGIN
+    EXECUTE format('CREATE VIEW %s AS %s', name, (
+        SELECT string_agg(format('SELECT %s FROM %s t', columns, t.relation), ' UNION ALL ' ORDER BY t.shard)
+        FROM insta_ids_internal.targets_of(going) t));
+    EXECUTE format('CREATE TRIGGER insta_ids_distributed INSTEAD OF INSERT OR UPDATE OR DELETE ON %s'
+        || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', name, going.target);
+    EXECUTE format('ALTER VIEW %s OWNER TO %s', name, (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = going.source));
+    PERFORM insta_ids_internal.keep_to_owner(name::regclass);
+    FOR privileges, role IN
+        -- Without INSERT, those who write to the view would get another error than the hint to write to the shards.
+        SELECT string_agg(DISTINCT concat(a.privilege_type, p.columns), ', '),
+               CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        FROM pg_class c
+        CROSS JOIN LATERAL (
+            SELECT c.relacl, NULL
+            UNION ALL
+            SELECT a.attacl, format(' (%I)', a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attnum > 0
+        ) p (acl, columns)
+        CROSS JOIN LATERAL aclexplode(p.acl) a
+        WHERE c.oid = going.source AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE') AND a.grantee <> c.relowner
+        GROUP BY a.grantee
+    LOOP
+        EXECUTE format('GRANT %s ON %s TO %s', privileges, name, role);
+    END LOOP;
+END
+$$;
+
+-- Gives a source's name to its view.
+CREATE OR REPLACE FUNCTION insta_ids_internal.exchange_names(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name CONSTANT name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.source);
+    new_view CONSTANT regclass := insta_ids_internal.capture_name(going.source, 'view')::regclass;
+BEGIN
+    EXECUTE format('ALTER TABLE %s RENAME TO %I', going.source,
+        CASE WHEN octet_length(name) > 40 THEN format('insta_ids_distributed_%s', going.source::oid) ELSE name || '__distributed' END);
+    EXECUTE format('ALTER VIEW %s RENAME TO %I', new_view, name);
+    UPDATE insta_ids_internal.distribution d SET view = new_view WHERE d.source = going.source;
+END
+$$;
+
+-- Returns why rows of the shards may not fit into a source, or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.obstacle_to_return(going insta_ids_internal.distribution) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
+BEGIN
+    RETURN (
+        SELECT min(CASE
+            WHEN a.attgenerated <> '' THEN format('Column "%s" of the primary key is generated.', a.attname)
+            WHEN a.attidentity = 'a' AND a.attname <> ALL (key)
+                THEN format('Column "%s" is GENERATED ALWAYS AS IDENTITY and not in the primary key.', a.attname)
+            WHEN r.ev_class IS NOT NULL THEN format('It has the rule "%s".', r.rulename)
+            WHEN s.typname = t.typname AND a.atttypmod = b.atttypmod THEN NULL
+            ELSE format('Column "%s" is %s, and cannot take all values of the shards, where it is %s.', a.attname,
+                format_type(a.atttypid, a.atttypmod), format_type(b.atttypid, b.atttypmod)) END)
+        FROM pg_attribute a
+        JOIN pg_attribute b ON b.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND b.attname = a.attname
+        JOIN pg_type s ON s.oid = a.atttypid
+        JOIN pg_type t ON t.oid = b.atttypid
+        LEFT JOIN pg_rewrite r ON r.ev_class = going.source
+        WHERE a.attrelid = going.source AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR a.attname = ANY (key)));
+END
+$$;
+
+-- Raises an error unless all tables are copied and compared, few changes are left, and going back is possible if it is wanted.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_switchable(way_back boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    most CONSTANT bigint := 10000;
+    going insta_ids_internal.distribution;
+    changes bigint;
+    reason text;
+BEGIN
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
+        IF going.step = 'switched' THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = 'writers have been switched to the shards already',
+                HINT = 'Call insta_ids.distribute_finish(), or insta_ids.distribute_abort() to go back.';
+        ELSIF going.step <> 'copied' OR going.verified_at IS NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('table %s is not copied and compared yet', going.source),
+                HINT = 'CALL insta_ids.distribute().';
+        END IF;
+        EXECUTE format('SELECT count(*) FROM (SELECT FROM %s LIMIT %s) c', going.changes, most + 1) INTO changes;
+        IF changes > most THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('more than %s changes of table %s are not in the shards yet', most, going.source),
+                DETAIL = 'Writers would wait until they are.',
+                HINT = 'CALL insta_ids.distribute(), and switch soon after.';
+        END IF;
+        reason := insta_ids_internal.obstacle_to_return(going);
+        IF way_back AND reason IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('there is no way back for table %s', going.source),
+                DETAIL = reason,
+                HINT = 'Switch without a way back: SELECT insta_ids.distribute_switch(way_back => false).';
+        END IF;
+        reason := (SELECT min(o) FROM insta_ids_internal.obstacles_in_source(going) o);
+        IF reason IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('table %s cannot be distributed', going.source),
+                DETAIL = reason;
+        END IF;
+    END LOOP;
+    -- A new table of users can refer to one of the sources.
+    PERFORM insta_ids_internal.require_no_obstacles();
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.distribute_switch(
+        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout text DEFAULT '10s')
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+    part regclass;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed();
+    LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids_internal.require_distribution(), insta_ids_internal.require_switchable(way_back);
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
+        IF way_back THEN
+            PERFORM insta_ids_internal.begin_return(going);
+        END IF;
+        IF views THEN
+            PERFORM insta_ids_internal.make_view(going);
+        END IF;
+    END LOOP;
+    -- Writers wait from here on until the end of the transaction. Readers wait only if views are wanted.
+    PERFORM insta_ids_internal.lock_relations(
+        ARRAY(SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p ORDER BY p),
+        CASE WHEN views THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END, '{}', 'the distribution', lock_timeout);
+    PERFORM insta_ids_internal.apply_changes();
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
+        -- The way back has noted what was just brought to the shards, too.
+        EXECUTE format('DELETE FROM %s', going.changes);
+        UPDATE insta_ids_internal.distribution d SET step = 'switched', step_at = clock_timestamp(), has_way_back = way_back
+        WHERE d.source = going.source;
+        EXECUTE format('CREATE TRIGGER insta_ids_distributed BEFORE INSERT OR UPDATE OR DELETE ON %s'
+            || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', going.source, going.target);
+        FOREACH part IN ARRAY insta_ids_internal.with_partitions(going.source) LOOP
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_distributed', part);
+        END LOOP;
+        IF views THEN
+            PERFORM insta_ids_internal.exchange_names(going);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, text) IS
+    'lets writers go from the registered tables to the shards, after the last changes were brought there';
+
+CREATE OR REPLACE FUNCTION insta_ids.distribute_finish(lock_timeout text DEFAULT '10s') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    going insta_ids_internal.distribution[];
+    one insta_ids_internal.distribution;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed();
+    LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids_internal.require_distribution();
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'switched') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'writers have not been switched to the shards',
+            HINT = 'SELECT insta_ids.distribute_switch(), or insta_ids.distribute_abort() to leave the tables as they are.';
+    END IF;
+    PERFORM insta_ids_internal.lock_relations(
+        ARRAY(
+            SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p
+            UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.has_way_back
+            ORDER BY 1),
+        'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout);
+    going := ARRAY(SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC);
+    -- Without these rows, the event triggers allow the statements below.
+    DELETE FROM insta_ids_internal.distribution;
+    FOREACH one IN ARRAY going LOOP
+        IF one.view IS NOT NULL THEN
+            EXECUTE format('DROP VIEW %s', one.view);
+        END IF;
+        PERFORM insta_ids_internal.end_return(one), insta_ids_internal.end_capture(one);
+    END LOOP;
+    EXECUTE format('DROP TABLE %s', (SELECT string_agg(g.source::text, ', ') FROM unnest(going) g));
+END
+$$;
+COMMENT ON FUNCTION insta_ids.distribute_finish(text) IS 'drops the registered tables, whose rows are in the shards';

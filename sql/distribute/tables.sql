@@ -1,0 +1,167 @@
+-- From one table to many shards: the tables, and where their rows go.
+--
+-- The tables that users start with are the sources. In each shard, the table that gets rows of a source is its target. Triggers
+-- note the primary keys of rows that change in a source. Each batch has one snapshot: it brings the changes that the snapshot
+-- shows to the targets, and then copies more rows. So after each batch, the targets are as the sources were at one moment, and
+-- no batch locks a row of a source.
+
+-- A forged row about a table of another role could make a superuser's call drop this table.
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.distribution
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner('source', 'changes', 'view');
+ALTER TABLE insta_ids_internal.distribution ENABLE ALWAYS TRIGGER require_owner;
+
+-- Returns the columns of the primary key of a table, in their order. It is empty if the table has none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.primary_key_of(relation oid) RETURNS name[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT coalesce(pg_catalog.array_agg(a.attname ORDER BY k.place), '{}')
+    FROM pg_catalog.pg_constraint c
+    CROSS JOIN LATERAL pg_catalog.unnest(c.conkey) WITH ORDINALITY k (attnum, place)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+    WHERE c.conrelid = relation AND c.contype = 'p';
+END;
+
+-- Returns columns as a list, each after `prefix`, as in `t.a, t.b`.
+CREATE OR REPLACE FUNCTION insta_ids_internal.column_list(columns name[], prefix text DEFAULT '') RETURNS text
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT pg_catalog.string_agg(prefix || pg_catalog.quote_ident(c.name), ', ' ORDER BY c.place)
+            FROM pg_catalog.unnest(columns) WITH ORDINALITY c (name, place));
+
+-- Returns the name of the type of a column with its length. Of a domain, it returns the base type.
+CREATE OR REPLACE FUNCTION insta_ids_internal.base_type_name(relation oid, "column" name) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    WITH RECURSIVE types AS (
+        SELECT a.atttypid AS type, a.atttypmod AS modifier
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = relation AND a.attname = "column"
+        UNION ALL
+        SELECT t.typbasetype, t.typtypmod FROM types b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype = 'd'
+    )
+    SELECT pg_catalog.format_type(b.type, b.modifier) FROM types b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd';
+END;
+
+-- Returns the same type without its length.
+CREATE OR REPLACE FUNCTION insta_ids_internal.base_type(relation oid, "column" name) RETURNS regtype
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN insta_ids_internal.base_type_name(relation, "column")::regtype;
+
+-- Returns the type of the argument of shard_of() for a column of this type, or NULL if there is none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.key_type(type regtype) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE
+        WHEN type = ANY (ARRAY['smallint', 'integer', 'bigint']::regtype[]) THEN 'pg_catalog.int8'
+        WHEN type = ANY (ARRAY['text', 'character varying']::regtype[]) THEN 'pg_catalog.text'
+        WHEN type = 'uuid'::regtype THEN 'pg_catalog.uuid' END;
+
+-- Returns the expression of the shard of a row of a source, whose alias is `alias`.
+CREATE OR REPLACE FUNCTION insta_ids_internal.shard_expression(source regclass, alias text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+BEGIN
+    SELECT * INTO going FROM insta_ids_internal.distribution d WHERE d.source = shard_expression.source;
+    RETURN CASE
+        WHEN going.parent IS NULL THEN insta_ids_internal.shard_of_key(going, format('%s.%I', alias, going.key))
+        ELSE format('(SELECT %s FROM %s %sp WHERE %3$sp.%4$s = %3$s.%5$I)',
+            insta_ids_internal.shard_expression(going.parent, alias || 'p'), going.parent, alias,
+            quote_ident((insta_ids_internal.primary_key_of(going.parent))[1]), going.key) END;
+END
+$$;
+
+-- Returns the expression of the shard for a value of the key.
+CREATE OR REPLACE FUNCTION insta_ids_internal.shard_of_key(going insta_ids_internal.distribution, value text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN format('insta_ids.shard_of(%s::%s, %s)', value,
+        insta_ids_internal.key_type(insta_ids_internal.base_type(going.source, going.key)),
+        (insta_ids_internal.require_config()).shards);
+END
+$$;
+
+-- Returns the name of the target in a shard, whether or not it exists.
+CREATE OR REPLACE FUNCTION insta_ids_internal.target_in(target name, shard integer) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN format('%I.%I', insta_ids.schema_of(shard), target);
+END
+$$;
+
+-- Returns a table and all its partitions.
+CREATE OR REPLACE FUNCTION insta_ids_internal.with_partitions(source regclass) RETURNS regclass[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(SELECT p.relid FROM pg_catalog.pg_partition_tree(source) p UNION SELECT source ORDER BY 1);
+
+-- Returns the targets of a source in all shards of this server.
+CREATE OR REPLACE FUNCTION insta_ids_internal.targets_of(going insta_ids_internal.distribution)
+    RETURNS TABLE (shard integer, relation regclass)
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.shard, c.oid::regclass
+    FROM insta_ids_internal.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = going.target
+    ORDER BY s.shard;
+END
+$$;
+
+-- Returns the columns of the target that are copied, and the expression of each one's value. `cast_to` is the type to which the
+-- value's text is cast, or NULL if the source has the same type. A type of a shard's own has the schema %1$I. The targets of all
+-- shards are alike, so the first one stands for all.
+CREATE OR REPLACE FUNCTION insta_ids_internal.copied_columns(going insta_ids_internal.distribution)
+    RETURNS TABLE ("column" name, cast_to text)
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT t.attname, CASE WHEN (t.atttypid, t.atttypmod) IS DISTINCT FROM (s.atttypid, s.atttypmod) THEN
+        insta_ids_internal.type_in_shard(t.atttypid, t.atttypmod, insta_ids.schema_of(0)) END
+    FROM pg_attribute t
+    JOIN pg_attribute s ON s.attrelid = going.source AND s.attname = t.attname AND s.attnum > 0
+    WHERE t.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND t.attnum > 0
+        AND NOT t.attisdropped AND t.attgenerated = ''
+    ORDER BY t.attnum;
+END
+$$;
+
+-- Returns the name of a type for format(). A type of the schema is named as one of %1$I, and so is its array.
+CREATE OR REPLACE FUNCTION insta_ids_internal.type_in_shard(type oid, modifier integer, schema name) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT CASE WHEN n.nspname = schema
+        THEN '%1$I.' || pg_catalog.replace(pg_catalog.quote_ident(e.typname), '%', '%%') || CASE WHEN e.oid <> type THEN '[]' ELSE '' END
+        ELSE pg_catalog.replace(pg_catalog.format_type(type, modifier), '%', '%%') END
+    FROM pg_catalog.pg_type t
+    JOIN pg_catalog.pg_type e ON e.oid = CASE WHEN t.typelem <> 0 AND t.typlen = -1 THEN t.typelem ELSE t.oid END
+    JOIN pg_catalog.pg_namespace n ON n.oid = e.typnamespace
+    WHERE t.oid = type;
+END;
+
+-- Returns the statement that inserts rows into the target of a shard, for format() with the shard's schema. `rows` is the rest
+-- of the query: its table or join, in which the source's columns have the alias s. `conflict` is UPDATE or NOTHING.
+CREATE OR REPLACE FUNCTION insta_ids_internal.insert_template(
+        going insta_ids_internal.distribution, rows text, conflict text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
+    columns CONSTANT name[] := ARRAY(SELECT c."column" FROM insta_ids_internal.copied_columns(going) c);
+    names CONSTANT text := replace(insta_ids_internal.column_list(columns), '%', '%%');
+    vals CONSTANT text := (
+        SELECT string_agg(replace(format('s.%I', c."column"), '%', '%%') || coalesce('::pg_catalog.text::' || c.cast_to, ''), ', ')
+        FROM insta_ids_internal.copied_columns(going) c);
+    -- The key is written, too: its value can be equal to the old one and have another text. PostgreSQL refuses this for identities.
+    changes CONSTANT text := (
+        SELECT string_agg(replace(format('%I = excluded.%1$I', c), '%', '%%'), ', ')
+        FROM unnest(columns) c
+        JOIN pg_attribute a ON a.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND a.attname = c
+            AND a.attidentity <> 'a');
+BEGIN
+    RETURN format('INSERT INTO %%1$I.%s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s ON CONFLICT (%s) DO %s',
+        replace(quote_ident(going.target), '%', '%%'), names, vals, replace(rows, '%', '%%'),
+        replace(insta_ids_internal.column_list(key), '%', '%%'),
+        CASE WHEN conflict = 'UPDATE' AND changes IS NOT NULL THEN 'UPDATE SET ' || changes ELSE 'NOTHING' END);
+END
+$$;

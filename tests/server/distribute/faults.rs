@@ -1,0 +1,198 @@
+//! Whatever ends a call, the next one goes on where it was, and until the switch an abort leaves nothing behind.
+
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+use support::{Chance, Cluster, refused, texts, within};
+
+use super::writing::Writer;
+use super::{REGISTERED, Rows, remains, tables};
+
+/// What ends the call.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Terminated,
+    TimedOut,
+    ServerKilled,
+}
+
+/// Calls the procedure, lets the fault happen after so long, and returns whether the call ended by it.
+fn interrupted(cluster: &Cluster, fault: Fault, after: Duration) -> bool {
+    let mut caller = cluster.reconnect();
+    let pid: i32 = caller.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+    if matches!(fault, Fault::TimedOut) {
+        caller.batch_execute(&format!("SET statement_timeout = {}", after.as_millis().max(1))).unwrap();
+    }
+    let call = thread::spawn(move || {
+        caller.batch_execute("CALL insta_ids.distribute(batch => 100, pause => '2 ms')").is_err()
+    });
+    if !matches!(fault, Fault::TimedOut) {
+        thread::sleep(after);
+    }
+    match fault {
+        Fault::TimedOut => {}
+        Fault::Terminated => {
+            cluster.connect().execute("SELECT pg_terminate_backend($1)", &[&pid]).unwrap();
+        }
+        Fault::ServerKilled => {
+            cluster.signal("KILL");
+            let _ = call.join();
+            cluster.up_again();
+            return true;
+        }
+    }
+    call.join().unwrap()
+}
+
+/// Some changes of a client between the faults.
+fn change(cluster: &Cluster, writer: &mut Writer) {
+    let mut client = cluster.reconnect();
+    for _ in 0..10 {
+        assert!(writer.once(&mut client));
+    }
+}
+
+#[test]
+fn a_call_goes_on_after_whatever_ended_it() {
+    let cluster = tables("distribute_faults");
+    let mut client = cluster.connect();
+    client.batch_execute(REGISTERED).unwrap();
+    let mut expected = Rows::of_sources(&mut client);
+    let mut chance = Chance::from_seed(1);
+    let mut writer = Writer::new(0);
+    let mut ended = 0;
+    for fault in [Fault::Terminated, Fault::TimedOut, Fault::ServerKilled].into_iter().cycle().take(12) {
+        change(&cluster, &mut writer);
+        ended += usize::from(interrupted(&cluster, fault, Duration::from_millis(chance.below(250))));
+    }
+    assert!(ended >= 4, "only {ended} calls were interrupted");
+    change(&cluster, &mut writer);
+    expected.extend(&writer.rows);
+    let mut client = cluster.reconnect();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    assert_eq!(Rows::of_shards(&mut client), expected);
+
+    // The switch happens entirely or not at all.
+    client.batch_execute("BEGIN; SELECT insta_ids.distribute_switch(); ROLLBACK").unwrap();
+    change(&cluster, &mut writer);
+    client.batch_execute("CALL insta_ids.distribute(); SELECT insta_ids.distribute_switch()").unwrap_err();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
+    cluster.signal("KILL");
+    cluster.up_again();
+    let mut client = cluster.reconnect();
+    assert_eq!(Rows::of_shards(&mut client), Rows::of_sources(&mut client));
+    client.batch_execute("SELECT insta_ids.distribute_finish()").unwrap();
+    assert_eq!(remains(&mut client), Vec::<String>::new());
+}
+
+#[test]
+fn an_abort_leaves_nothing_behind() {
+    let cluster = tables("distribute_abort");
+    let mut client = cluster.connect();
+    let before = Rows::of_sources(&mut client);
+    for after in [5, 60, 120, 180, 2000] {
+        client.batch_execute(REGISTERED).unwrap();
+        interrupted(&cluster, Fault::TimedOut, Duration::from_millis(after));
+        client.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
+        assert_eq!(remains(&mut client), Vec::<String>::new());
+        assert_eq!(Rows::of_shards(&mut client), Rows::default());
+        assert_eq!(Rows::of_sources(&mut client), before);
+    }
+    // Without a distribution, there is nothing to do.
+    client.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
+}
+
+/// Two calls at once share the work, and a call waits for transactions that write.
+#[test]
+fn two_calls_and_long_transactions_are_waited_for() {
+    let cluster = tables("distribute_waiting");
+    let mut client = cluster.connect();
+    client.batch_execute(REGISTERED).unwrap();
+    let mut holder = cluster.connect();
+    holder.batch_execute("BEGIN; UPDATE users SET bio = 'held' WHERE id = 1").unwrap();
+    let held = refused(&mut client, "CALL insta_ids.distribute(lock_timeout => '300 ms')");
+    assert_eq!(held.code().code(), "55P03", "{held:?}");
+    // Meanwhile, others write.
+    cluster.connect().batch_execute("UPDATE users SET bio = 'free' WHERE id = 2").unwrap();
+    let call = |cluster: &Cluster| {
+        let mut client: Client = cluster.connect();
+        thread::spawn(move || client.batch_execute("CALL insta_ids.distribute(batch => 50)"))
+    };
+    let calls = [call(&cluster), call(&cluster)];
+    thread::sleep(Duration::from_millis(300));
+    holder.batch_execute("COMMIT").unwrap();
+    for call in calls {
+        call.join().unwrap().unwrap();
+    }
+    assert_eq!(Rows::of_shards(&mut client), Rows::of_sources(&mut client));
+    within(Duration::from_secs(1), || {
+        texts(&mut client, "SELECT DISTINCT next FROM insta_ids.distributions")
+            == ["SELECT insta_ids.distribute_switch()"]
+    });
+}
+
+/// How far the tables are, what there is beside them, and the rows of the shards.
+fn state(cluster: &Cluster) -> (Vec<String>, Vec<String>, Rows) {
+    let mut client = cluster.reconnect();
+    let steps = "SELECT concat_ws(' ', d.source, d.step, d.next) FROM insta_ids.distributions d ORDER BY 1";
+    let mut remains = remains(&mut client);
+    remains.sort();
+    (texts(&mut client, steps), remains, Rows::of_shards(&mut client))
+}
+
+/// Makes a call until it is done: it runs into ever longer timeouts, and then the server is killed meanwhile. Returns how often it
+/// ended without effect.
+fn insist(cluster: &Cluster, call: &'static str) -> usize {
+    let before = state(cluster);
+    let mut ended = 0;
+    for timeout in [1, 2, 5, 10, 20, 40] {
+        let mut client = cluster.reconnect();
+        client.batch_execute(&format!("SET statement_timeout = {timeout}")).unwrap();
+        if client.batch_execute(call).is_ok() {
+            return ended;
+        }
+        assert_eq!(state(cluster), before);
+        ended += 1;
+    }
+    let mut client = cluster.reconnect();
+    let running = thread::spawn(move || client.batch_execute(call).is_ok());
+    cluster.signal("KILL");
+    let done = running.join().unwrap();
+    cluster.up_again();
+    if state(cluster) == before {
+        assert!(!done, "what was done is gone");
+        cluster.reconnect().batch_execute(call).unwrap();
+        ended += 1;
+    }
+    ended
+}
+
+#[test]
+fn each_step_happens_entirely_or_not_at_all() {
+    let cluster = tables("distribute_entirely");
+    let rows = Rows::of_sources(&mut cluster.connect());
+    let copied = |cluster: &Cluster| {
+        let mut client = cluster.reconnect();
+        client.batch_execute(REGISTERED).unwrap();
+        client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    };
+    copied(&cluster);
+    let mut ended = insist(&cluster, "SELECT insta_ids.distribute_switch(views => true)");
+    ended += insist(&cluster, "SELECT insta_ids.distribute_abort()");
+    let mut client = cluster.reconnect();
+    assert_eq!(remains(&mut client), Vec::<String>::new());
+    assert_eq!(
+        (Rows::of_sources(&mut client), Rows::of_shards(&mut client)),
+        (rows.clone(), Rows::default())
+    );
+    client.batch_execute("SELECT insta_ids.unfence(s.shard) FROM insta_ids.shards s").unwrap();
+    copied(&cluster);
+    ended += insist(&cluster, "SELECT insta_ids.distribute_switch()");
+    ended += insist(&cluster, "SELECT insta_ids.distribute_finish()");
+    assert!(ended >= 8, "only {ended} calls ended without effect");
+    let mut client = cluster.reconnect();
+    assert_eq!(remains(&mut client), Vec::<String>::new());
+    assert_eq!(Rows::of_shards(&mut client), rows);
+}
