@@ -89,7 +89,9 @@ AS $$
 DECLARE
     offer pg_catalog.jsonb;
 BEGIN
-    PERFORM insta_ids_internal.require_absent(first, last);
+    -- One snapshot has both. Another session may have prepared this move since the caller looked.
+    PERFORM insta_ids_internal.require_absent(first, last)
+    WHERE NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move);
     offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L, %L)', first, last,
         insta_ids_internal.require_own_node(), lock_timeout));
     BEGIN

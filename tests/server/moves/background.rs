@@ -63,6 +63,34 @@ fn a_move_goes_on_without_its_caller() {
     assert_eq!(refused(&mut b, CALL).message(), "shard 2 is already on this node");
 }
 
+/// While a call asks the source about a move, another session prepares it.
+#[test]
+fn a_call_joins_a_move_that_was_prepared_meanwhile() {
+    let pair = Pair::start("joined");
+    if !pair.have_dblink() {
+        return;
+    }
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    let begin = || pair.b.connect().batch_execute(CALL).unwrap();
+    b.batch_execute("BEGIN; LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(begin);
+        within(Duration::from_secs(20), || count(&mut a, "SELECT count(*) FROM insta_ids.moves") == 1);
+        a.batch_execute("BEGIN; LOCK TABLE insta_ids_internal.move").unwrap();
+        scope.spawn(begin);
+        let asking = "SELECT count(*) FROM pg_locks
+            WHERE relation = 'insta_ids_internal.move'::regclass AND NOT granted";
+        within(Duration::from_secs(20), || count(&mut a, asking) > 0);
+        b.batch_execute("COMMIT").unwrap();
+        within(Duration::from_secs(20), || count(&mut b, "SELECT count(*) FROM insta_ids.moves") == 1);
+        a.batch_execute("COMMIT").unwrap();
+    });
+    ends(&mut b);
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
+    check_ended(&pair);
+}
+
 /// Its worker is cancelled and terminated, and each server is restarted, while the hand-over waits for a standby.
 #[test]
 fn a_move_survives_restarts() {
