@@ -6,7 +6,12 @@ use support::{Cluster, disorders, duplicates, ids};
 
 /// Mints in 8 sessions at once, each running its query `rounds` times while the first also runs `meanwhile`
 /// in between, and checks what they were given.
-fn mint(cluster: &Cluster, rounds: usize, query: impl Fn(usize) -> String + Sync, meanwhile: &str) {
+pub(crate) fn mint(
+    cluster: &Cluster,
+    rounds: usize,
+    query: impl Fn(usize) -> String + Sync,
+    meanwhile: &str,
+) {
     let sessions: Vec<Vec<i64>> = thread::scope(|scope| {
         let query = &query;
         let sessions: Vec<_> = (0..8)

@@ -15,7 +15,7 @@ pub fn kill(pid: i32) {
 }
 
 /// One of eight sessions is killed in the middle: a crash restart.
-fn kill_a_backend(cluster: &Cluster, behind_ms: i64, chance: &mut Chance) {
+pub fn kill_a_backend(cluster: &Cluster, behind_ms: i64, chance: &mut Chance) {
     let pids =
         "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
     let pids: Vec<i32> = cluster.reconnect().query(pids, &[]).unwrap().iter().map(|row| row.get(0)).collect();
@@ -30,14 +30,14 @@ fn postmaster(cluster: &Cluster) -> i32 {
     file.lines().next().unwrap().parse().unwrap()
 }
 
-fn kill_the_postmaster(cluster: &Cluster, behind_ms: i64) {
+pub fn kill_the_postmaster(cluster: &Cluster, behind_ms: i64) {
     kill(postmaster(cluster));
     cluster.set_clock(-behind_ms);
     // Its children end when they find out.
     cluster.up_again();
 }
 
-fn stop_immediately(cluster: &Cluster, behind_ms: i64) {
+pub fn stop_immediately(cluster: &Cluster, behind_ms: i64) {
     cluster.stop_immediately();
     cluster.set_clock(-behind_ms);
     cluster.up();

@@ -10,5 +10,6 @@ mod copies;
 mod crash;
 mod lease;
 mod moves;
+mod portable;
 mod provisioning;
 mod standby;

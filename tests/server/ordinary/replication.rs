@@ -12,7 +12,9 @@ fn replicating(name: &str, behind: i32) -> Cluster {
     let settings = [
         "make",
         "wal_level = logical",
-        // So that tables that cannot be copied keep none waiting that can.
+        // So that tables that cannot be copied keep none waiting that can, and DROP SUBSCRIPTION gets through.
+        "max_wal_senders = 40",
+        "max_replication_slots = 40",
         "max_worker_processes = 40",
         "max_logical_replication_workers = 30",
         "max_sync_workers_per_subscription = 8",

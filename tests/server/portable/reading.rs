@@ -1,4 +1,4 @@
-//! Promise: sql/decoders.sql, on a server with nothing installed, reads ids as the extension does.
+//! Ids are read as the extension reads them.
 
 use std::path::Path;
 
@@ -7,19 +7,14 @@ use postgres::error::SqlState;
 
 use support::{Cluster, checkout, pg_config, refused};
 
-/// A server with the extension in `public`, and the decoders in the schema `plain`.
+use super::install;
+
+/// A server with the extension in `public`, and those functions in the schema `plain`.
 fn both(name: &str) -> (Cluster, Client) {
     let cluster = Cluster::start(name);
     let mut client = cluster.connect();
     client.batch_execute("CREATE SCHEMA plain").unwrap();
-    let status = cluster
-        .program("psql", "postgres")
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f"])
-        .arg(checkout().join("sql/decoders.sql"))
-        .env("PGOPTIONS", "-c search_path=plain,public")
-        .status()
-        .unwrap();
-    assert!(status.success());
+    install(&cluster, "postgres", "plain,public");
     (cluster, client)
 }
 
@@ -49,10 +44,10 @@ fn wrong(client: &mut Client, of: &str, columns: &[&str]) -> (i64, i64) {
     (row.get(0), row.get(1))
 }
 
-/// The decoders for servers without the extension read ids as the extension does.
+/// The same results for the same ids, times and codes.
 #[test]
-fn decoders_read_what_the_extension_reads() {
-    let (_cluster, mut client) = both("decoders");
+fn readers_read_what_the_extension_reads() {
+    let (_cluster, mut client) = both("readers");
     let (ids, times) = (format!("({IDS}) i"), format!("({TIMES}) t"));
     let between = format!(
         "(SELECT id, row_number() OVER () AS n FROM ({IDS}) i) i
@@ -80,7 +75,7 @@ fn decoders_read_what_the_extension_reads() {
 
 /// A text that is no short code is an error for them too.
 #[test]
-fn decoders_refuse_what_is_no_short_code() {
+fn readers_refuse_what_is_no_short_code() {
     let (_cluster, mut client) = both("codes");
     let private = format!("BQ0eAlwhDrw{}", "x-_9".repeat(7));
     for (code, id) in [
@@ -110,7 +105,7 @@ fn decoders_refuse_what_is_no_short_code() {
 /// They are declared as the extension's are, and the planner sees through all of them but one: then their bodies are
 /// as immutable as they say.
 #[test]
-fn decoders_are_inlined() {
+fn readers_are_inlined() {
     let (_cluster, mut client) = both("inlined");
     let differently_declared = "
         SELECT count(*), count(*) FILTER (WHERE
@@ -120,7 +115,7 @@ fn decoders_are_inlined() {
         FROM pg_proc p JOIN pg_proc n USING (proname, proargtypes)
         WHERE p.pronamespace = 'plain'::regnamespace AND n.pronamespace = 'public'::regnamespace";
     let row = client.query_one(differently_declared, &[]).unwrap();
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (9, 0));
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (10, 0));
     client
         .batch_execute(
             "SET search_path = plain; CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz, code text)",
@@ -150,14 +145,14 @@ fn explain(client: &mut Client, query: &str) -> String {
     rows.iter().map(|row| row.get::<_, &str>(0).to_owned() + "\n").collect()
 }
 
-/// The decoders are for servers without the extension, so they are no part of it, and replace nothing that is there.
+/// They are for servers without the extension, so they are no part of it, and replace nothing that is there.
 #[test]
-fn decoders_are_no_part_of_the_extension() {
-    let installed = format!("{}/extension/decoders.sql", pg_config("--sharedir"));
+fn they_are_no_part_of_the_extension() {
+    let installed = format!("{}/extension/portable.sql", pg_config("--sharedir"));
     assert!(!Path::new(&installed).exists());
-    let cluster = Cluster::start("decoders_beside");
+    let cluster = Cluster::start("portable_beside");
     let mut client = cluster.connect();
-    let sql = std::fs::read_to_string(checkout().join("sql/decoders.sql")).unwrap();
+    let sql = std::fs::read_to_string(checkout().join("sql/portable.sql")).unwrap();
     let error = client.batch_execute(&sql).unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::DUPLICATE_FUNCTION));
 }
