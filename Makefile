@@ -3,7 +3,7 @@
 export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE BROKEN ONLY
 
 .PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix matrix-differences torture broken lint deny \
-	bench bench-compare dist deb packages images rpm
+	bench bench-compare dist tle deb packages images rpm
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
@@ -48,6 +48,8 @@ bench-compare: ## the same of another revision's library beside this one's: BASE
 	@BENCH_BASE=$(BASE) scripts/bench $(PARTS)
 dist: ## the archive for PGXN, of the last commit
 	@scripts/dist
+tle: ## the script by which pg_tle makes an extension of sql/portable.sql
+	@scripts/tle
 deb: ## the package of Debian for the server of PG
 	@scripts/deb
 packages: ## the packages for all servers and the archive, or MATRIX='15 17 pgxn', tried in Debians that nothing was installed in

@@ -15,10 +15,14 @@ PEERS = {"uuid-ossp": "uuid_generate_v1mc()", "pg_uuidv7": "uuid_generate_v7()",
 
 
 def prepare(session):
-    """Sequences, the published function, and a shard."""
+    """Sequences, the published function, the functions without a library, and a shard."""
     published(session)
+    session.execute("CREATE SCHEMA portable; SET search_path = portable")
+    session.execute(pathlib.Path("sql/portable.sql").read_text())
+    session.execute("RESET search_path")
     for n in range(1, SEQUENCES + 1):
         session.execute(f"CREATE SEQUENCE s{n}; CREATE SEQUENCE c{n} CACHE 32")
+        session.execute(f"SELECT portable.guard_sequence('s{n}')")
     session.execute(f"""CREATE TABLE sequences AS
             SELECT n AS shard, format('s%s', n)::regclass AS s, format('c%s', n)::regclass AS c,
                    make_id('2026-01-01', n, n) AS id
@@ -61,6 +65,7 @@ def calls(bench):
         ("`insta5.next_id`", "insta5.next_id(s)", each, "s", "`next_id`"),
         ("`next_ids`, 100 at a time", "next_ids(5, s, 100)", many, "generate_series(1, 100)", "`next_id`"),
         ("the published function", "published.published_next_id()", each, "shard", "`next_id`"),
+        ("`next_id` of portable.sql", "portable.next_id(5, s)", each, "s", "the published function"),
         ("`nextval`, CACHE 32", "nextval(c)", each, "c", None),
         ("`next_id`, CACHE 32", "next_id(5, c)", each, "c", "`nextval`, CACHE 32"),
         *((name, expression, each, "shard", "`next_id`") for name, expression in others(bench, session)),
@@ -83,6 +88,7 @@ def sessions(bench):
     counts = bench.size([1, 2, 4, 8, 32], [1, 2, 8])
     for n in range(max(counts)):
         session.execute(f"CREATE SEQUENCE own{n}")
+    session.execute("SELECT portable.guard_sequence('own0')")
     ids = bench.size(1_600_000, 320_000)
     # How, by which expression, how many, and whether they are ids of next_id, which must all be different.
     ways = [
@@ -91,6 +97,7 @@ def sessions(bench):
         ("`next_id`, one sequence", "next_id(5, 'own0')", ids, True),
         ("`next_id`, one each", "next_id(5, 'own{n}')", ids, True),
         ("the published function", "published.published_next_id()", ids // 4, False),
+        ("`next_id` of portable.sql, one sequence", "portable.next_id(5, 'own0')", ids // 4, True),
     ]
     repeated = 0
     with connections("minting", max(counts)) as backends:

@@ -93,7 +93,7 @@ def lines(tables):
     for one in tables[0]["figures"]:
         way, _, count = one["name"].rpartition(", ")
         ways.setdefault(way, []).append((int(count.split()[0]), one["median"]))
-    styles = iter(["o-", "o--", "s-", "s--", "^-"])
+    styles = iter(["o-", "o--", "s-", "s--", "^-", "^--"])
     for way, points in ways.items():
         colour = OURS if "next_id" in way else OTHERS
         panel.plot(*zip(*points), next(styles), color=colour, label=plain(way))

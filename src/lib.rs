@@ -57,6 +57,7 @@ sql_files! {
     "check_placement" "../sql/check/placement.sql"
     "check_ids" "../sql/check/ids.sql"
     "check_server" "../sql/check/server.sql"
+    "adoption_portable" "../sql/adoption/portable.sql"
     "adoption_minting" "../sql/adoption/minting.sql"
     "adoption_asking" "../sql/adoption/asking.sql"
     "adoption_answers" "../sql/adoption/answers.sql"

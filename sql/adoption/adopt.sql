@@ -64,15 +64,19 @@ DECLARE
     next record;
 BEGIN
     FOR next IN
-        SELECT f.function, coalesce('($' || a.shard || ')::integer', replace_functions.shard::text) AS shard,
-               coalesce(quote_literal(a.sequence::regclass), format('($%s)', a.sequence_argument)) || '::pg_catalog.regclass' AS sequence,
+        SELECT f.function, coalesce('($' || m.shard_argument || ')::integer', replace_functions.shard::text) AS shard,
+               coalesce(quote_literal(m.sequence), format('($%s)', m.sequence_argument)) || '::pg_catalog.regclass' AS sequence,
                -- Without settings, PostgreSQL inlines the function, and its calls are as fast as those of next_id.
-               p.prosecdef OR p.proargtypes[a.sequence_argument - 1] <> 'regclass'::regtype AS has_settings
+               p.prosecdef OR p.proargtypes[m.sequence_argument - 1] <> 'regclass'::regtype AS has_settings
         FROM insta_ids_internal.minting_functions(schema) f
         JOIN pg_proc p ON p.oid = f.function
-        CROSS JOIN LATERAL jsonb_to_record(answers -> f.function::oid::text)
-            a (shard integer, sequence oid, sequence_argument integer)
-        WHERE NOT f.native
+        LEFT JOIN LATERAL jsonb_to_record(answers -> f.function::oid::text)
+            a (shard integer, sequence oid, sequence_argument integer) ON true
+        CROSS JOIN LATERAL (
+            SELECT coalesce(f.shard_argument, a.shard), coalesce(f.sequence, a.sequence::regclass),
+                coalesce(f.sequence_argument, a.sequence_argument)
+        ) m (shard_argument, sequence, sequence_argument)
+        WHERE NOT f.native OR f.portable
     LOOP
         PERFORM insta_ids_internal.rewrite_function(next.function, 'sql',
             format('RETURN %s.next_id(%s, %s%s)', insta_ids_internal.extension_schema(), next.shard, next.sequence,
@@ -148,7 +152,7 @@ BEGIN
     -- Writers may have added rows since, so the quick checks are repeated.
     ends := insta_ids_internal.require_adoptable(schema, shard, confirm, layout IS NOT NULL, true, examined.answers);
 
-    PERFORM insta_ids_internal.replace_functions(schema, shard, examined.answers);
+    PERFORM insta_ids_internal.replace_functions(schema, shard, examined.answers), insta_ids_internal.replace_portable(schema);
     UPDATE insta_ids_internal.shard s
     SET created_at = least(now(), insta_ids_internal.id_time(least(examined.oldest, ends.oldest), own_layout))
     WHERE s.shard = adopt.shard;

@@ -58,12 +58,13 @@ END
 $$;
 
 -- Returns the functions of a schema that mint ids, or look as if they did. A function is `native` if it calls next_id: then its
--- shard and its sequence are constants or arguments. It is `known` if its text needs no confirmation. If it is also `bound`, it
--- calls only PostgreSQL's own functions. It is `evident` if its text shows that it mints; other functions are listed because they
--- fill a primary key or have the name next_id. `reason` says why the function cannot be adopted. Locks nothing.
+-- shard and its sequence are constants or arguments. If it calls that of sql/portable.sql, it is `portable`, too. It is `known` if
+-- its text needs no confirmation. If it is also `bound`, it calls only PostgreSQL's own functions. It is `evident` if its text shows
+-- that it mints; other functions are listed because they fill a primary key or have the name next_id. `reason` says why the
+-- function cannot be adopted. Locks nothing.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamespace)
     RETURNS TABLE (
-        function regprocedure, owner oid, text text, native boolean, known boolean, bound boolean, evident boolean,
+        function regprocedure, owner oid, text text, native boolean, portable boolean, known boolean, bound boolean, evident boolean,
         shard integer, shard_argument integer, sequence regclass, sequence_argument integer, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- PostgreSQL writes what is stored by these settings, and the digest of a text must not depend on the session.
@@ -72,20 +73,21 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamesp
 AS $$
 DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
-    minting CONSTANT oid[] := insta_ids_internal.id_functions();
+    without_library CONSTANT oid[] := insta_ids_internal.portable_functions('next_id');
+    minting CONSTANT oid[] := insta_ids_internal.id_functions() || without_library;
 BEGIN
     RETURN QUERY
-    SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, k.native,
+    SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, u.native, u.portable,
            l.lanname = 'plpgsql' AND insta_ids_internal.is_published(p.prosrc, n.names, n.result, layout),
            -- With another search_path, or with other types, its text could mean other functions and operators.
            coalesce(c.path ~ $re$^("?pg_(catalog|temp)"?(, |\Z))*\Z$re$, true)
                AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) t (type) WHERE t.type >= 16384),
-           k.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
+           u.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
            CASE
                WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
                WHEN p.proretset OR p.prokind <> 'f' THEN 'It does not return one number.'
                WHEN n.is_odd THEN 'It has a VARIADIC or INOUT argument, or an OUT argument before the last one.'
-               WHEN k.native AND r IS NULL THEN 'It is not a single call of next_id in the layout of this database.'
+               WHEN u.native AND r IS NULL THEN 'It is not a single call of next_id in the layout of this database.'
                -- A search_path that does not name pg_catalog begins with it. PostgreSQL calls no functions of pg_temp.
                WHEN c.path ~* $re$,\s*"?pg_catalog"?\s*(,|$)$re$
                    AND c.path !~* $re$^("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$
@@ -96,11 +98,12 @@ BEGIN
     JOIN pg_language l ON l.oid = p.prolang
     CROSS JOIN LATERAL coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) s (source)
     CROSS JOIN LATERAL (
+        SELECT count(*) > 0 AS native, coalesce(bool_or(d.refobjid = ANY (without_library)), false) AS portable
+        FROM pg_depend d
+        WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (minting)
+    ) u
+    CROSS JOIN LATERAL (
         SELECT s.source ~* 'nextval' AND s.source ~* '<<|epoch' AS is_like,
-               EXISTS (
-                   SELECT FROM pg_depend d
-                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-                       AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (minting)) AS native,
                p.prorettype = 'bigint'::regtype AND insta_ids_internal.fills_key(p.oid) AS fills_key,
                -- create_shard_functions leaves a function of this name as it is.
                p.proname = 'next_id' AND (p.pronargs = 0 OR p.pronargs = 1 AND p.proargtypes[0] = 'regclass'::regtype) AS has_shards_name
@@ -110,14 +113,14 @@ BEGIN
         SELECT substr(e.entry, length('search_path=') + 1) FROM unnest(p.proconfig) e (entry)
         WHERE starts_with(e.entry, 'search_path=')
     ) c (path) ON true
-    LEFT JOIN LATERAL insta_ids_internal.read_call(s.source, n.names, layout) r ON k.native
-    WHERE p.pronamespace = schema AND (k.native OR k.is_like OR k.fills_key OR k.has_shards_name)
+    LEFT JOIN LATERAL insta_ids_internal.read_call(s.source, n.names, layout) r ON u.native
+    WHERE p.pronamespace = schema AND (u.native OR k.is_like OR k.fills_key OR k.has_shards_name)
     ORDER BY p.oid;
 END
 $$;
 
 -- Returns the columns of ids: those whose default calls a minting function of this schema, and those of its tables whose default
--- calls next_id. `is_child` is true if the column is inherited from another of them; a child table is read, and gets its CHECK,
+-- calls next_id, also that of sql/portable.sql. `is_child` is true if the column is inherited from another of them; a child table is read, and gets its CHECK,
 -- with its parent. Locks nothing.
 CREATE OR REPLACE FUNCTION insta_ids_internal.filled_columns(schema regnamespace)
     RETURNS TABLE (relation regclass, "column" name, shard integer, is_child boolean)
@@ -129,7 +132,7 @@ BEGIN
         SELECT f.function::oid AS oid, p.proargtypes[0] = 'integer'::regtype AS takes_shard
         FROM insta_ids_internal.minting_functions(schema) f JOIN pg_proc p ON p.oid = f.function
         UNION
-        SELECT n.oid, true FROM unnest(insta_ids_internal.id_functions()) n (oid)
+        SELECT n.oid, true FROM unnest(insta_ids_internal.id_functions() || insta_ids_internal.portable_functions('next_id')) n (oid)
         UNION
         SELECT p.oid, false FROM minting m
         JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = m.oid AND d.classid = 'pg_proc'::regclass
@@ -180,26 +183,3 @@ BEGIN ATOMIC
         (SELECT pg_catalog.array_agg(f ORDER BY f.function) FROM insta_ids_internal.minting_functions(schema) f),
         (SELECT pg_catalog.array_agg(c ORDER BY c.relation, c."column") FROM insta_ids_internal.filled_columns(schema) c));
 END;
-
--- Returns the columns of a schema whose default calls next_id, with its shard and sequence. `reason` says why the default cannot
--- be released.
-CREATE OR REPLACE FUNCTION insta_ids_internal.native_defaults(schema regnamespace)
-    RETURNS TABLE (relation regclass, "column" name, shard integer, sequence regclass, reason text)
-    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    -- PostgreSQL writes literals by this setting.
-    SET standard_conforming_strings = on
-AS $$
-BEGIN
-    RETURN QUERY
-    SELECT c.oid::regclass, a.attname, r.shard, to_regclass(r.sequence),
-           CASE WHEN to_regclass(r.sequence) IS NULL THEN 'It is not a single call of next_id in the layout of this database.' END
-    FROM pg_class c
-    JOIN pg_attrdef x ON x.adrelid = c.oid
-    JOIN pg_attribute a ON a.attrelid = x.adrelid AND a.attnum = x.adnum
-    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = x.oid AND d.refclassid = 'pg_proc'::regclass
-    LEFT JOIN LATERAL insta_ids_internal.read_call(
-        pg_get_expr(x.adbin, x.adrelid), '{}', (insta_ids_internal.require_config()).layout) r ON true
-    WHERE c.relnamespace = schema
-        AND d.refobjid = ANY (insta_ids_internal.id_functions());
-END
-$$;

@@ -12,7 +12,10 @@ BEGIN
 
     RETURN QUERY
     SELECT format('Default of %s.%I: It mints for shard %s.', c.relation, c."column", c.shard)
-    FROM insta_ids_internal.filled_columns(schema) c WHERE c.shard <> adoption_reasons.shard;
+    FROM insta_ids_internal.filled_columns(schema) c WHERE c.shard <> adoption_reasons.shard
+    UNION ALL
+    SELECT format('Default of %s.%I: %s', d.relation, d."column", d.reason)
+    FROM insta_ids_internal.minting_defaults(schema, insta_ids_internal.portable_functions('next_id')) d WHERE d.reason IS NOT NULL;
 
     IF NOT EXISTS (SELECT FROM insta_ids_internal.minting_functions(schema))
         AND NOT EXISTS (SELECT FROM insta_ids_internal.filled_columns(schema))

@@ -14,7 +14,7 @@ DECLARE
         UNION ALL
         (SELECT format('Function %s: It does not mint from the sequence that its argument names, and the default of %s.%I would call it.', p.function, d.relation, d."column")
          FROM to_regprocedure(format('%s.next_id(regclass)', schema)) p (function)
-         CROSS JOIN insta_ids_internal.native_defaults(schema) d
+         CROSS JOIN insta_ids_internal.minting_defaults(schema, insta_ids_internal.id_functions()) d
          WHERE p.function IS NOT NULL AND NOT EXISTS (
              SELECT FROM insta_ids_internal.minting_functions(schema) f
              WHERE f.function = p.function AND (f.sequence_argument = 1 OR f.evident AND (NOT f.native OR f.reason IS NOT NULL)))
@@ -22,7 +22,7 @@ DECLARE
         UNION ALL
         SELECT format('Default of %s.%I: %s', d.relation, d."column",
                    coalesce(d.reason, format('It mints for shard %s.', d.shard)))
-        FROM insta_ids_internal.native_defaults(schema) d
+        FROM insta_ids_internal.minting_defaults(schema, insta_ids_internal.id_functions()) d
         WHERE d.reason IS NOT NULL OR d.shard <> require_releasable.shard
         UNION ALL
         (SELECT format('This server has writer slot %s, but the published function mints the ids of all slots.', s.slot)
@@ -59,18 +59,24 @@ BEGIN
 END
 $$;
 
--- Gives the schema of a shard the published function again, and forgets the shard. Locks the schema's tables and sequences until
+-- Gives the schema of a shard the published function again, or `portable`, the next_id of sql/portable.sql, and forgets the shard. Locks the schema's tables and sequences until
 -- the transaction ends, with attempts as for adopt. Raises an error with all reasons if the schema cannot be released.
-CREATE OR REPLACE FUNCTION insta_ids.release(schema regnamespace, lock_timeout text DEFAULT '2s') RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+CREATE OR REPLACE FUNCTION insta_ids.release(
+        schema regnamespace, lock_timeout text DEFAULT '2s', portable regprocedure DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    called CONSTANT text := (SELECT format('%s.%I', p.pronamespace::regnamespace, p.proname) FROM pg_proc p WHERE p.oid = portable);
     number integer;
     last_ids timestamptz;
     next record;
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
+    IF schema IS NULL OR lock_timeout IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_portable(portable),
+        set_config('lock_timeout', lock_timeout, true);
     -- Waits for another session that migrates or releases the shard.
     SELECT s.shard INTO number
     FROM insta_ids_internal.shard s
@@ -95,18 +101,26 @@ BEGIN
     LOOP
         EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', next.relation, next.conname);
     END LOOP;
-    FOR next IN SELECT * FROM insta_ids_internal.native_defaults(schema) LOOP
-        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s.next_id(%L::regclass)',
-            next.relation, next."column", schema, next.sequence);
+    FOR next IN SELECT * FROM insta_ids_internal.minting_defaults(schema, insta_ids_internal.id_functions()) LOOP
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s(%s%L::regclass)', next.relation, next."column",
+            coalesce(called, format('%s.next_id', schema)), CASE WHEN portable IS NOT NULL THEN number || ', ' END, next.sequence);
     END LOOP;
     FOR next IN
         SELECT f.function, coalesce(f.shard::text, '$' || f.shard_argument) AS shard,
                coalesce(quote_literal(f.sequence), '$' || f.sequence_argument) AS sequence
         FROM insta_ids_internal.minting_functions(schema) f WHERE f.native
     LOOP
-        PERFORM insta_ids_internal.rewrite_function(next.function, 'plpgsql',
-            format('AS %L', insta_ids_internal.write_function(layout, next.shard, next.sequence)), true);
+        IF portable IS NULL THEN
+            PERFORM insta_ids_internal.rewrite_function(next.function, 'plpgsql',
+                format('AS %L', insta_ids_internal.write_function(layout, next.shard, next.sequence)), true);
+        ELSE
+            PERFORM insta_ids_internal.rewrite_function(next.function, 'sql',
+                format('RETURN %s(%s::integer, %s::pg_catalog.regclass)', called, next.shard, next.sequence), true);
+        END IF;
     END LOOP;
+    IF portable IS NOT NULL THEN
+        PERFORM insta_ids_internal.guard_sequences(schema, portable, last_ids);
+    END IF;
     FOR next IN
         SELECT t.tgrelid::regclass AS relation, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
         WHERE c.relnamespace = schema AND t.tgname IN ('insta_ids_fence', 'insta_ids_fence_rows')
@@ -121,8 +135,8 @@ BEGIN
     PERFORM insta_ids_internal.await_clock(last_ids);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.release(regnamespace, text) IS
-    'gives a shard''s schema the published function again, and forgets it';
+COMMENT ON FUNCTION insta_ids.release(regnamespace, text, regprocedure) IS
+    'gives a shard''s schema the published function again, or that of portable.sql, and forgets it';
 
 -- Raises a NOTICE if objects of a shard's schema still depend on the extension, and another if objects of other schemas still
 -- mint for the shard or from its sequences.

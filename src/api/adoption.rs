@@ -29,6 +29,11 @@ fn is_published(
 }
 
 #[pg_extern(sql = false)]
+fn is_portable(source: &[u8], name: &[u8]) -> bool {
+    published::is_portable(source, name)
+}
+
+#[pg_extern(sql = false)]
 fn read_call(
     expression: Option<&[u8]>,
     arguments: Option<Array<'_, &[u8]>>,

@@ -80,7 +80,7 @@ fn without_writer_slots_ids_come_twice() {
 }
 
 /// Stops the sessions of other threads, also when the test fails.
-struct Stop<'a>(&'a AtomicBool);
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

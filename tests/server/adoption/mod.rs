@@ -2,6 +2,7 @@
 //! write meanwhile see no error.
 
 mod asking;
+mod portable;
 mod refused;
 mod returning;
 mod rights;

@@ -1,0 +1,166 @@
+//! A schema goes from portable.sql to the extension, and back, while sessions write.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+use support::{Cluster, checkout, count, disorders, duplicates, ids, refused, texts};
+
+use crate::writers::Stop;
+
+/// The functions in the schema `portable`, and a schema that mints by them: by a default, and by a function of its own.
+fn plain(client: &mut Client) {
+    let sql = fs::read_to_string(checkout().join("sql/portable.sql")).unwrap();
+    client
+        .batch_execute(&format!(
+            "CREATE SCHEMA portable; SET search_path = portable; {sql}; RESET search_path"
+        ))
+        .unwrap();
+    client
+        .batch_execute(
+            "CREATE SCHEMA insta5;
+             CREATE SEQUENCE insta5.table_id_seq; CREATE SEQUENCE insta5.\"Likes\";
+             SELECT portable.guard_sequence('insta5.table_id_seq'), portable.guard_sequence('insta5.\"Likes\"');
+             CREATE FUNCTION insta5.next_id() RETURNS bigint LANGUAGE sql RETURN portable.next_id(5, 'insta5.table_id_seq');
+             CREATE TABLE insta5.photos (id bigint PRIMARY KEY DEFAULT insta5.next_id());
+             CREATE TABLE insta5.users (id bigint PRIMARY KEY DEFAULT portable.next_id(5, 'insta5.table_id_seq'));
+             CREATE TABLE insta5.likes (id bigint PRIMARY KEY DEFAULT portable.next_id(5, 'insta5.\"Likes\"'));
+             INSERT INTO insta5.photos DEFAULT VALUES; INSERT INTO insta5.likes DEFAULT VALUES",
+        )
+        .unwrap();
+}
+
+const ADOPT: &str = "SELECT insta_ids.adopt('insta5', 5, '30s')";
+const RELEASE: &str = "SELECT insta_ids.release('insta5', '30s', 'portable.next_id(integer,regclass)')";
+const DEFAULTS: &str =
+    "SELECT concat_ws(' ', d.adrelid::regclass, pg_get_expr(d.adbin, d.adrelid)) FROM pg_attrdef d
+    WHERE d.adrelid::regclass::text LIKE 'insta5.%' ORDER BY 1";
+
+/// No writer sees an error, and no id comes twice: the two tables of one sequence have no id in common.
+#[test]
+fn a_schema_goes_from_portable_functions_to_the_extension_and_back() {
+    let cluster = Cluster::start("portable_adopted");
+    let mut client = cluster.connect();
+    plain(&mut client);
+    client.batch_execute("SELECT insta_ids.init(10)").unwrap();
+    let portable = texts(&mut client, DEFAULTS);
+    let stop = AtomicBool::new(false);
+    let written: Vec<Vec<i64>> = thread::scope(|scope| {
+        let stop = &stop;
+        // Before a test fails, too.
+        let _stopped = Stop(stop);
+        let writers: Vec<_> = (0..6)
+            .map(|session| {
+                let mut client = cluster.connect();
+                let table = ["photos", "users", "likes"][session % 3];
+                scope.spawn(move || {
+                    let mut written = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let row = client.query_one(
+                            &format!("INSERT INTO insta5.{table} DEFAULT VALUES RETURNING id"),
+                            &[],
+                        );
+                        written.push(row.unwrap().get::<_, i64>(0));
+                    }
+                    written
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(200));
+            client.batch_execute(ADOPT).unwrap();
+            assert_eq!(
+                texts(&mut client, DEFAULTS),
+                [
+                    "insta5.likes next_id(5, 'insta5.\"Likes\"'::regclass)",
+                    "insta5.photos insta5.next_id()",
+                    "insta5.users next_id(5, 'insta5.table_id_seq'::regclass)"
+                ]
+            );
+            let found = "SELECT code FROM insta_ids.check() WHERE code <> 'unvalidated_constraint'";
+            assert_eq!(texts(&mut client, found), [""; 0]);
+            // What still calls the other function is refused.
+            for sequence in ["table_id_seq", "\"Likes\""] {
+                let error = refused(&mut client, &format!("SELECT portable.next_id(5, 'insta5.{sequence}')"));
+                assert_eq!(error.message(), format!("sequence insta5.{sequence} is not guarded"));
+            }
+            thread::sleep(Duration::from_millis(200));
+            client.batch_execute(RELEASE).unwrap();
+            assert_eq!(texts(&mut client, DEFAULTS), portable);
+        }
+        thread::sleep(Duration::from_millis(200));
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    let of_one_sequence = [&written[0], &written[1], &written[3], &written[4]];
+    assert!(
+        written.iter().all(|ids| ids.len() > 100),
+        "{:?}",
+        written.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+    assert_eq!(duplicates(of_one_sequence), 0);
+    assert!(written.iter().all(|ids| disorders(ids) == 0));
+    // The next id is greater than all.
+    let newest =
+        ids(&mut client, "SELECT max(id) FROM (TABLE insta5.photos UNION ALL TABLE insta5.users) i")[0];
+    assert!(count(&mut client, "SELECT insta5.next_id()") > newest);
+}
+
+/// What cannot be adopted or released that way is refused, and stays as it is.
+#[test]
+fn what_is_not_a_call_of_portable_next_id_stays() {
+    let cluster = Cluster::start("portable_unlike");
+    let mut client = cluster.connect();
+    plain(&mut client);
+    client.batch_execute("SELECT insta_ids.init(10)").unwrap();
+    client
+        .batch_execute(
+            "ALTER TABLE insta5.users ALTER id SET DEFAULT portable.next_id(6, 'insta5.table_id_seq')",
+        )
+        .unwrap();
+    assert_eq!(
+        refused(&mut client, ADOPT).detail(),
+        Some("Default of insta5.users.id: It mints for shard 6.")
+    );
+    client
+        .batch_execute(
+            "ALTER TABLE insta5.users ALTER id SET DEFAULT 1 + portable.next_id(5, 'insta5.table_id_seq')",
+        )
+        .unwrap();
+    assert_eq!(
+        refused(&mut client, ADOPT).detail(),
+        Some(
+            "Default of insta5.users.id: It is not a single call of next_id in the layout of this database."
+        )
+    );
+    client
+        .batch_execute(
+            "ALTER TABLE insta5.users ALTER id SET DEFAULT portable.next_id(5, 'insta5.table_id_seq')",
+        )
+        .unwrap();
+    let before = texts(&mut client, DEFAULTS);
+    client.batch_execute(&format!("BEGIN; {ADOPT}; ROLLBACK")).unwrap();
+    assert_eq!(texts(&mut client, DEFAULTS), before);
+    client.batch_execute(ADOPT).unwrap();
+    // A function that only looks like it.
+    client
+        .batch_execute(
+            "CREATE SCHEMA other; CREATE FUNCTION other.next_id(integer, regclass) RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'",
+        )
+        .unwrap();
+    let error =
+        refused(&mut client, "SELECT insta_ids.release('insta5', '2s', 'other.next_id(integer,regclass)')");
+    assert_eq!(error.message(), "function other.next_id(integer,regclass) is not next_id of portable.sql");
+    client
+        .batch_execute("ALTER FUNCTION portable.next_id(integer, regclass) SET search_path = other")
+        .unwrap();
+    assert_eq!(refused(&mut client, RELEASE).code().code(), "22023");
+    // Without it, the published function comes back, as ever.
+    client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    assert!(
+        texts(&mut client, "SELECT prosrc FROM pg_proc WHERE oid = 'insta5.next_id()'::regprocedure")[0]
+            .contains("our_epoch")
+    );
+}
