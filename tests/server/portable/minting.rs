@@ -81,7 +81,7 @@ fn other_sequences_repeat_no_id() {
     mint(&cluster, 1, |session| next_ids(session % 2, 300), "");
 }
 
-/// How often ids come twice where two values are all that a sequence has, with a part of next_id replaced.
+/// How often ids come twice where two values are all that a sequence has, with a part of `next_id` replaced.
 fn repeated(name: &str, part: &str, by: &str) -> usize {
     let (cluster, mut client) = plain(name, "MAXVALUE 2 CYCLE");
     let sql = fs::read_to_string(checkout().join("sql/portable.sql")).unwrap();

@@ -51,7 +51,7 @@ fn each_step_of_docs_portable_works() {
     );
 }
 
-/// What pg_tle is given runs in the transaction of CREATE EXTENSION, and makes the same functions.
+/// What `pg_tle` is given runs in the transaction of CREATE EXTENSION, and makes the same functions.
 #[test]
 fn the_script_for_pg_tle_makes_the_same_functions() {
     let (_cluster, mut client) = plain("portable_tle", "");
