@@ -43,7 +43,6 @@ fn refusals_lock_nothing() {
         ("next_id(5, 0)", "55000", "sequence - is not guarded"),
         ("next_id(5, 'unguarded')", "55000", "sequence public.unguarded is not guarded"),
         (&format!("next_id(5, '{longest}')"), "55000", &format!("sequence public.{longest} is not guarded")),
-        ("next_id(5, 't')", "42809", "\"t\" is not a sequence"),
         ("next_id(5, 'small')", "2200H", "nextval: reached maximum value of sequence \"small\" (2)"),
         ("next_id(5, 'negative')", "22003", "sequence value -5 is negative"),
         ("next_id(5, 'forgotten')", "55000", "sequence public.forgotten_newest does not have the newest id"),
@@ -55,6 +54,8 @@ fn refusals_lock_nothing() {
         assert_eq!((error.code().code(), error.message()), (code, message), "{call}");
         is_free(&cluster, &mut client);
     }
+    // PostgreSQL 18 words this in another way.
+    assert_eq!(refused(&mut client, "SELECT ids.next_id(5, 't')").code().code(), "42809");
     let nulls = "SELECT num_nulls(ids.next_id(NULL, 's'), ids.next_id(5, NULL))::bigint";
     assert_eq!(count(&mut client, nulls), 2);
 }
@@ -73,7 +74,7 @@ fn sessions_that_are_stopped_lock_nothing() {
         let pid: i32 = other.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
         let cancel = other.cancel_token();
         thread::scope(|scope| {
-            let minting = scope.spawn(|| refused(&mut other, &format!("{MINT}, 1")));
+            let minting = scope.spawn(|| other.batch_execute(&format!("{MINT}, 1")).unwrap_err());
             within(Duration::from_secs(20), || count(&mut client, waiting) == 1);
             thread::sleep(Duration::from_millis(pause));
             if code == "57014" {
@@ -81,7 +82,9 @@ fn sessions_that_are_stopped_lock_nothing() {
             } else {
                 client.execute("SELECT pg_terminate_backend($1)", &[&pid]).unwrap();
             }
-            assert_eq!(minting.join().unwrap().code().code(), code);
+            // A session that is ended may lose its connection before it hears why.
+            let error = minting.join().unwrap();
+            assert!(error.is_closed() || error.code().is_some_and(|told| told.code() == code), "{error:?}");
         });
         assert_eq!(count(&mut client, LOCKS), 1);
     }
