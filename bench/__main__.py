@@ -13,7 +13,7 @@ from engines import plproxy, writers
 from fleet import fleet
 from minting import calls, growth, latency, sessions
 from moves import moves, pauses, shapes
-from reading import decoding, ranges
+from reading import decoding, masking, ranges
 from rows import caches, copies, inserts
 from server import about, connect, value
 from shards import all_shards, shards
@@ -29,6 +29,7 @@ PARTS = [
     copies,
     decoding,
     ranges,
+    masking,
     wal,
     shards,
     adoption,

@@ -1,4 +1,4 @@
-"""What it costs to read ids: to decode them, and to find those of a time."""
+"""What it costs to read ids: to decode them, to find those of a time, and to mask them."""
 
 from figures import Table
 from server import value
@@ -67,3 +67,40 @@ def ranges(bench):
         "```\n" + "\n".join(plan) + "\n```" for plan in {tuple(plan): plan for plan in plans.values()}.values()
     ]
     bench.show(table)
+
+
+def masking(bench):
+    """A text of each id, by a key that is written out and by one in a table, beside a hash of the id."""
+    session = bench.database("masking", keys)
+    rows = bench.size(200_000, 10_000)
+    table = Table("masking", "A masked id", "us")
+    cases = [
+        ("`md5(id::text)`", "md5(id::text)", None),
+        ("`id_shortcode(id)`", "id_shortcode(id)", "`md5(id::text)`"),
+        ("`id_mask(id, key)`", "id_mask(id, key)", "`md5(id::text)`"),
+        ("`id_unmask(text, key)`", "id_unmask(text, key)", "`id_mask(id, key)`"),
+        ("`public_id(id)`, which reads the key from a table", "public_id(id)", "`id_mask(id, key)`"),
+    ]
+    scan = "SELECT count({}) FROM masked, (SELECT key FROM mask_key OFFSET 0) k"
+    session.execute("""
+        CREATE TABLE masked AS SELECT id, id_mask(id, key) AS text
+        FROM generate_series(1, %d) id, mask_key
+    """ % rows)
+    session.execute("VACUUM (FREEZE, ANALYZE) masked")
+    for _ in bench.rounds(9, 2):
+        alone = bench.took(session, scan.format("id"))
+        for name, expression, of in cases:
+            table.add(name, (bench.took(session, scan.format(expression)) - alone) / rows * 1e6, of)
+    bench.show(table)
+
+
+def keys(session):
+    """A key in a table, and the function that masks by it, as docs/masking.md has them."""
+    session.execute("CREATE TABLE mask_key (version integer PRIMARY KEY, key bytea NOT NULL)")
+    session.execute("INSERT INTO mask_key VALUES (1, sha256('bench'))")
+    session.execute("""
+        CREATE FUNCTION public_id(id bigint) RETURNS text STABLE STRICT PARALLEL SAFE SECURITY DEFINER
+        BEGIN ATOMIC
+            SELECT version || '.' || id_mask(id, key) FROM mask_key ORDER BY version DESC LIMIT 1;
+        END
+    """)

@@ -7,7 +7,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::id::{
-    self, InvalidLayout, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, readable,
+    self, InvalidLayout, Layout, Millis, ShortcodeError, TextError, Times, WriterSlot, mask, readable,
 };
 use crate::mint::MintError;
 use crate::pg::catalog::Altered;
@@ -63,6 +63,12 @@ pub(crate) struct NotALayout<'a> {
 pub(crate) struct NotAShortcode<'a> {
     pub(crate) code: &'a [u8],
     pub(crate) why: ShortcodeError,
+}
+
+/// A text is no masked id.
+pub(crate) struct NotMasked<'a> {
+    pub(crate) masked: &'a [u8],
+    pub(crate) why: mask::MaskError,
 }
 
 /// A number of shards is below one.
@@ -423,6 +429,30 @@ impl From<NotAShortcode<'_>> for ErrorReport {
             format!("invalid short code: \"{}\"", readable(code)),
         )
         .set_detail(why.to_string())
+    }
+}
+
+impl From<NotMasked<'_>> for ErrorReport {
+    fn from(NotMasked { masked, why }: NotMasked<'_>) -> Self {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
+            format!("invalid masked id: \"{}\"", readable(masked)),
+        )
+        .set_detail(why.to_string())
+    }
+}
+
+// The key is not in the message, which is logged.
+impl From<mask::NotAKey> for ErrorReport {
+    fn from(why: mask::NotAKey) -> Self {
+        report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "invalid key for masked ids")
+            .set_detail(why.to_string())
+    }
+}
+
+impl From<mask::Refused> for ErrorReport {
+    fn from(why: mask::Refused) -> Self {
+        report(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, why.to_string())
     }
 }
 

@@ -75,3 +75,11 @@ COMMENT ON FUNCTION @extschema@.id_between(bigint, timestamptz, timestamptz, @ex
 CREATE OR REPLACE FUNCTION @extschema@.shortcode_id(code text) RETURNS bigint
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shortcode_id_wrapper';
 COMMENT ON FUNCTION @extschema@.shortcode_id(text) IS 'id of a short code';
+
+CREATE OR REPLACE FUNCTION @extschema@.id_mask(id bigint, key bytea) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_mask_wrapper';
+COMMENT ON FUNCTION @extschema@.id_mask(bigint, bytea) IS 'id as a text that tells nothing without the key';
+
+CREATE OR REPLACE FUNCTION @extschema@.id_unmask(masked text, key bytea, null_if_invalid boolean DEFAULT false) RETURNS bigint
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'id_unmask_wrapper';
+COMMENT ON FUNCTION @extschema@.id_unmask(text, bytea, boolean) IS 'id of a masked id';

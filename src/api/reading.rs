@@ -1,14 +1,15 @@
-//! Reading ids: their parts, the least and the greatest id of an instant, and short codes.
+//! Reading ids: their parts, the least and the greatest id of an instant, short codes, and masked ids.
 
 use pgrx::datum::{JsonB, TimestampWithTimeZone};
 use pgrx::prelude::*;
 use serde::Serialize;
 
+use crate::id::mask::{Key, Masked};
 use crate::id::{Id, Layout, instant, shortcode};
 use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
 use crate::pg::timestamp::{millis_of, timestamp_of};
-use crate::report::{NotAShortcode, SqlResult};
+use crate::report::{NotAShortcode, NotMasked, SqlResult};
 
 #[pg_extern(sql = false)]
 fn id_time(id: Nth<0, i64>) -> TimestampWithTimeZone {
@@ -78,6 +79,21 @@ fn id_shortcode(id: i64) -> String {
 #[pg_extern(sql = false)]
 fn shortcode_id(code: &[u8]) -> SqlResult<i64> {
     Ok(shortcode::decode(code).map_err(|why| NotAShortcode { code, why })?.bits())
+}
+
+#[pg_extern(sql = false)]
+fn id_mask(id: i64, key: &[u8]) -> SqlResult<String> {
+    Ok(Key::new(key)?.mask(Id::from_bits(id))?.to_string())
+}
+
+#[pg_extern(sql = false)]
+fn id_unmask(masked: &[u8], key: &[u8], null_if_invalid: bool) -> SqlResult<Option<i64>> {
+    let key = Key::new(key)?;
+    match Masked::parse(masked) {
+        Ok(masked) => Ok(Some(key.unmask(masked)?.bits())),
+        Err(_) if null_if_invalid => Ok(None),
+        Err(why) => Err(NotMasked { masked, why }.into()),
+    }
 }
 
 /// The parts of an id.

@@ -9,6 +9,7 @@ mod error;
 pub mod hash;
 pub mod instant;
 mod layout;
+pub mod mask;
 mod parts;
 pub mod shortcode;
 mod text;

@@ -6,7 +6,8 @@ use std::fmt;
 
 use super::Id;
 
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// The digits of base64url, by value.
+pub(super) const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// How many digits 64 bits need.
 const LONGEST: usize = 11;
@@ -77,7 +78,8 @@ pub fn decode(code: &[u8]) -> Result<Id, ShortcodeError> {
     Ok(Id::from_bits(bits.cast_signed()))
 }
 
-fn value(digit: u8) -> Option<u8> {
+/// The value of a digit of base64url.
+pub(super) fn value(digit: u8) -> Option<u8> {
     Some(match digit {
         b'A'..=b'Z' => digit - b'A',
         b'a'..=b'z' => digit - b'a' + 26,

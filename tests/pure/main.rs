@@ -5,6 +5,7 @@ mod balance;
 mod ddl;
 mod expression;
 mod known_answers;
+mod mask;
 mod mint;
 mod mint_layouts;
 mod moves;

@@ -14,6 +14,7 @@ mod fleet;
 mod fuzz;
 mod installing;
 mod map;
+mod masking;
 mod merging;
 mod migrating;
 mod migrations;

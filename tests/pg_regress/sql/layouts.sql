@@ -74,6 +74,13 @@ SELECT id, id_shortcode(id), shortcode_id(id_shortcode(id)) = id AS back
 FROM (VALUES (482584233761418119), (1455920561485265648), (3610360906330268046), (0), (63), (64), (9223372036854775807), (-1)) v(id);
 SELECT shortcode_id('BQ0eAlwhDrwAAAAAAAAAAAAAAAAAAAAAAAAAAAA') AS of_a_private_post;
 
+-- Masked ids. Known answers and the texts that are refused are in tests/pure/mask.rs.
+SELECT id, id_mask(id, key), id_unmask(id_mask(id, key), key) = id AS back, id_unmask(id_mask(id, key), sha256(key)) = id AS by_another_key
+FROM (VALUES (0), (1455920561485265648), (-1)) v(id),
+    decode('2B7E151628AED2A6ABF7158809CF4F3CEF4359D8D580AA4F7F036D6F04FC6A94', 'hex') key;
+SELECT id_mask(NULL, sha256('')), id_mask(1, NULL), id_unmask(NULL, sha256('')), id_unmask('2-fUtt7ikJA', NULL);
+SELECT id_unmask('?', sha256(''), null_if_invalid => true), id_unmask('2-fUtt7ikJB', sha256(''), true);
+
 -- NULL in, NULL out.
 SELECT next_id(NULL, 's', 'twitter'), make_id(now(), 1, NULL, 'twitter'), id_time(1, NULL), id_shard(NULL, 'twitter'), id_json(NULL), id_shortcode(NULL), shortcode_id(NULL);
 
@@ -102,7 +109,14 @@ SELECT shortcode_id('');
 SELECT shortcode_id(repeat('B', 12));
 SELECT shortcode_id('QAAAAAAAAAA');
 SELECT shortcode_id(repeat('?', 10000));
+-- No masked ids, and no keys.
+SELECT id_unmask('?', sha256(''));
+SELECT id_unmask('2-fUtt7ikJB', sha256(''), false);
+SELECT id_unmask('?', 'secret', true);
+SELECT id_mask(1, '\x2B7E151628AED2A6ABF7158809CF4F');
 \set VERBOSITY sqlstate
+SELECT id_unmask('?', sha256(''));
+SELECT id_mask(1, '');
 SELECT 'x'::id_layout;
 SELECT next_id(1024, 's', 'twitter');
 SELECT make_id('2081-01-01', 1, 1, 'twitter');
