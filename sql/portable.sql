@@ -22,8 +22,16 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'wrong_object_type',
             MESSAGE = format('"%s" is not a sequence', seq_name);
+    ELSIF (SELECT octet_length(c.relname) > 56 FROM pg_class c WHERE c.oid = seq_name) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'name_too_long',
+            MESSAGE = format('name of sequence %s is too long', seq_name),
+            DETAIL = 'The sequence that keeps its newest id has the same name with _newest behind it, and names have at most 63 bytes.',
+            HINT = 'Give it a name of at most 56 bytes: ALTER SEQUENCE ... RENAME TO ...';
     END IF;
     EXECUTE format('CREATE SEQUENCE %s', newest);
+    -- By this, insta_ids.adopt() knows it.
+    EXECUTE format('COMMENT ON SEQUENCE %s IS %L', newest, 'newest id, kept by next_id of portable.sql');
     FOR taker IN
         SELECT DISTINCT a.grantee
         FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
@@ -63,7 +71,9 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('sequence %s is not guarded', seq_name),
-            HINT = format('Call guard_sequence(%L).', seq_name);
+            HINT = CASE WHEN EXISTS (SELECT FROM pg_extension x WHERE x.extname = 'insta_ids')
+                THEN 'If insta_ids.adopt() has taken its schema over, call next_id of the extension. If not, call guard_sequence.'
+                ELSE format('Call guard_sequence(%L).', seq_name) END;
     END IF;
     -- An error ends this block, whatever happens. So its subtransaction is rolled back, which releases the lock.
     BEGIN

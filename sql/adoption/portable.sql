@@ -1,8 +1,8 @@
 -- Adoption: schemas whose ids sql/portable.sql mints.
 
--- Returns whether the text of a PL/pgSQL function is that of the function of this name in sql/portable.sql.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_portable(source text, name text) RETURNS boolean
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'is_portable_wrapper';
+-- Returns the text of the PL/pgSQL function of this name in sql/portable.sql, or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.portable_text(name text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'portable_text_wrapper';
 
 -- Returns the functions of this name that sql/portable.sql has made, in any schema.
 CREATE OR REPLACE FUNCTION insta_ids_internal.portable_functions(name name) RETURNS oid[]
@@ -12,7 +12,7 @@ BEGIN
     RETURN ARRAY(
         SELECT p.oid FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'plpgsql'
         WHERE p.proname = portable_functions.name AND p.proconfig = ARRAY['search_path=pg_catalog, pg_temp']
-            AND insta_ids_internal.is_portable(p.prosrc, p.proname));
+            AND p.prosrc = insta_ids_internal.portable_text(p.proname));
 END
 $$;
 
@@ -38,21 +38,53 @@ BEGIN
 END
 $$;
 
--- Returns the sequences of a schema from which sql/portable.sql mints, each with the one that keeps its newest id.
-CREATE OR REPLACE FUNCTION insta_ids_internal.guarded_sequences(schema regnamespace) RETURNS TABLE (sequence regclass, newest regclass)
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- guard_sequence of sql/portable.sql, with its text. Another role may have made or changed the one of a database, so release calls
+-- this one.
+DO $$
+BEGIN
+    EXECUTE pg_catalog.format('CREATE OR REPLACE FUNCTION insta_ids_internal.guard_sequence(seq_name regclass) RETURNS regclass'
+        || ' VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS %L',
+        insta_ids_internal.portable_text('guard_sequence'));
+END
+$$;
+
+-- Returns the sequences from which a schema mints by these functions: its own ones, and those of its defaults.
+CREATE OR REPLACE FUNCTION insta_ids_internal.minted_sequences(schema regnamespace, functions oid[]) RETURNS SETOF regclass
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT s.oid::regclass, n.oid::regclass
-    FROM pg_class s
-    JOIN pg_class n ON n.relnamespace = s.relnamespace AND n.relname = s.relname || '_newest' AND n.relkind = 'S'
-    WHERE s.relnamespace = schema AND s.relkind = 'S';
+    SELECT c.oid::regclass FROM pg_class c
+    WHERE c.relnamespace = schema AND c.relkind = 'S' AND NOT insta_ids_internal.is_guard(c.oid)
+    UNION
+    SELECT d.sequence FROM insta_ids_internal.minting_defaults(schema, functions) d;
+END
+$$;
+
+-- Returns whether a sequence keeps the newest id of another one. guard_sequence has left it a comment.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_guard(sequence regclass) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN coalesce(obj_description(sequence, 'pg_class') = 'newest id, kept by next_id of portable.sql', false);
+END
+$$;
+
+-- Returns the sequence that keeps the newest id of another one, or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.guard_of(sequence regclass) RETURNS regclass
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        SELECT n.oid::regclass
+        FROM pg_class s
+        JOIN pg_class n ON n.relnamespace = s.relnamespace AND n.relname = s.relname || '_newest' AND n.relkind = 'S'
+        WHERE s.oid = sequence AND insta_ids_internal.is_guard(n.oid));
 END
 $$;
 
 -- Lets all defaults of a schema that call next_id of sql/portable.sql call that of the extension. From then on, the other one refuses
--- the sequences of the schema, because nothing keeps their newest ids.
+-- the sequences of the schema, because nothing keeps their newest ids. Other schemas may still use sequences that are elsewhere.
 CREATE OR REPLACE FUNCTION insta_ids_internal.replace_portable(schema regnamespace) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -67,21 +99,21 @@ BEGIN
         EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s.next_id(%s, %L::regclass)',
             next.relation, next."column", insta_ids_internal.extension_schema(), next.shard, next.sequence);
     END LOOP;
-    FOR next IN SELECT * FROM insta_ids_internal.guarded_sequences(schema) LOOP
-        EXECUTE format('DROP SEQUENCE %s', next.newest);
+    FOR next IN
+        SELECT insta_ids_internal.guard_of(c.oid) AS guard FROM pg_class c WHERE c.relnamespace = schema AND c.relkind = 'S'
+    LOOP
+        CONTINUE WHEN next.guard IS NULL;
+        EXECUTE format('DROP SEQUENCE %s', next.guard);
     END LOOP;
 END
 $$;
 
--- Raises an error unless a function is next_id of sql/portable.sql, with guard_sequence beside it.
+-- Raises an error unless a function is next_id of sql/portable.sql.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_portable(function regprocedure) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF function <> ALL (insta_ids_internal.portable_functions('next_id')) OR NOT EXISTS (
-        SELECT FROM pg_proc p JOIN pg_proc g ON g.pronamespace = p.pronamespace
-        WHERE p.oid = function AND g.oid = ANY (insta_ids_internal.portable_functions('guard_sequence')))
-    THEN
+    IF function <> ALL (insta_ids_internal.portable_functions('next_id')) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('function %s is not next_id of portable.sql', function),
@@ -90,23 +122,20 @@ BEGIN
 END
 $$;
 
--- Has sql/portable.sql mint from the sequences of a schema again, with ids greater than all of this time.
+-- Lets `function`, the next_id of sql/portable.sql, mint from the sequences of a schema again, with ids greater than all of this
+-- time. The defaults of the schema call it already.
 CREATE OR REPLACE FUNCTION insta_ids_internal.guard_sequences(schema regnamespace, function regprocedure, last_ids timestamptz) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    last_id CONSTANT bigint := insta_ids_internal.id_max(last_ids, (insta_ids_internal.require_config()).layout);
     sequence regclass;
+    guard regclass;
 BEGIN
-    FOR sequence IN
-        SELECT c.oid FROM pg_class c
-        WHERE c.relnamespace = schema AND c.relkind = 'S'
-            AND NOT EXISTS (SELECT FROM insta_ids_internal.guarded_sequences(schema) g WHERE c.oid IN (g.sequence, g.newest))
-        ORDER BY c.oid
-    LOOP
-        EXECUTE format('SELECT %s.guard_sequence(%L::regclass)',
-            (SELECT p.pronamespace::regnamespace FROM pg_proc p WHERE p.oid = function), sequence);
+    FOR sequence IN SELECT s FROM insta_ids_internal.minted_sequences(schema, ARRAY[function::oid]) s ORDER BY s LOOP
+        guard := coalesce(insta_ids_internal.guard_of(sequence), insta_ids_internal.guard_sequence(sequence));
+        -- A sequence of another schema is guarded still, and its newest id may be greater.
+        PERFORM setval(guard, greatest(last_id, pg_sequence_last_value(guard)));
     END LOOP;
-    PERFORM setval(g.newest, insta_ids_internal.id_max(last_ids, (insta_ids_internal.require_config()).layout))
-    FROM insta_ids_internal.guarded_sequences(schema) g;
 END
 $$;

@@ -59,8 +59,9 @@ BEGIN
 END
 $$;
 
--- Gives the schema of a shard the published function again, or `portable`, the next_id of sql/portable.sql, and forgets the shard. Locks the schema's tables and sequences until
--- the transaction ends, with attempts as for adopt. Raises an error with all reasons if the schema cannot be released.
+-- Gives the schema of a shard the published function again, or `portable`, the next_id of sql/portable.sql, and forgets the shard.
+-- Locks the schema's tables and sequences until the transaction ends, with attempts as for adopt. Raises an error with all
+-- reasons if the schema cannot be released.
 CREATE OR REPLACE FUNCTION insta_ids.release(
         schema regnamespace, lock_timeout text DEFAULT '2s', portable regprocedure DEFAULT NULL) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0

@@ -29,8 +29,8 @@ fn is_published(
 }
 
 #[pg_extern(sql = false)]
-fn is_portable(source: &[u8], name: &[u8]) -> bool {
-    published::is_portable(source, name)
+fn portable_text(name: &[u8]) -> Option<&'static str> {
+    published::portable_text(std::str::from_utf8(name).ok()?)
 }
 
 #[pg_extern(sql = false)]

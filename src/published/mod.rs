@@ -56,15 +56,11 @@ pub fn is_published(function: &Function, layout: Layout) -> bool {
     })
 }
 
-/// Returns whether the text of a function is that of the function of this name in `sql/portable.sql`.
+/// The text of the PL/pgSQL function of this name in `sql/portable.sql`.
 #[must_use]
-pub fn is_portable(source: &[u8], name: &[u8]) -> bool {
-    let script = include_str!("../../sql/portable.sql");
-    let Ok(name) = std::str::from_utf8(name) else { return false };
-    script
-        .split_once(&format!("CREATE FUNCTION {name}("))
-        .and_then(|(_, rest)| rest.split("$$").nth(1))
-        .is_some_and(|text| text.as_bytes() == source)
+pub fn portable_text(name: &str) -> Option<&'static str> {
+    let (_, rest) = include_str!("../../sql/portable.sql").split_once(&format!("CREATE FUNCTION {name}("))?;
+    rest.split("$$").nth(1)
 }
 
 /// The words that stand for the shard and the sequence in a form of the text.

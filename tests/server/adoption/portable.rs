@@ -164,3 +164,78 @@ fn what_is_not_a_call_of_portable_next_id_stays() {
             .contains("our_epoch")
     );
 }
+
+/// Whoever owns the functions of portable.sql can change them, and release runs as a superuser.
+#[test]
+fn release_runs_no_function_of_others() {
+    let cluster = Cluster::start("portable_hostile");
+    let mut client = cluster.connect();
+    plain(&mut client);
+    client.batch_execute(&format!("SELECT insta_ids.init(10); {ADOPT}")).unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE ran (by name);
+             CREATE OR REPLACE FUNCTION portable.guard_sequence(seq_name regclass) RETURNS regclass STRICT LANGUAGE plpgsql
+             AS 'BEGIN INSERT INTO public.ran VALUES (current_user); RETURN seq_name; END';
+             CREATE FUNCTION portable.next_id(integer, oid) RETURNS bigint LANGUAGE sql
+             AS 'INSERT INTO public.ran VALUES (current_user) RETURNING 1'",
+        )
+        .unwrap();
+    client.batch_execute(RELEASE).unwrap();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM ran"), 0);
+    assert_eq!(count(&mut client, "SELECT count(portable.next_id(5, 'insta5.table_id_seq'::regclass))"), 1);
+}
+
+/// Only what guard_sequence made is dropped, and a sequence of another schema stays guarded.
+#[test]
+fn sequences_of_others_stay_as_they_are() {
+    let cluster = Cluster::start("portable_sequences");
+    let mut client = cluster.connect();
+    plain(&mut client);
+    client
+        .batch_execute(
+            "CREATE SEQUENCE insta5.orders; CREATE SEQUENCE insta5.orders_newest START 7;
+             CREATE SEQUENCE shared; SELECT portable.guard_sequence('shared');
+             CREATE TABLE insta5.comments (id bigint PRIMARY KEY DEFAULT portable.next_id(5, 'shared'));
+             INSERT INTO insta5.comments DEFAULT VALUES;
+             SELECT insta_ids.init(10)",
+        )
+        .unwrap();
+    client.batch_execute(ADOPT).unwrap();
+    assert_eq!(count(&mut client, "SELECT nextval('insta5.orders_newest')"), 7);
+    // Other schemas go on.
+    client
+        .batch_execute("SELECT portable.next_id(6, 'shared'); INSERT INTO insta5.comments DEFAULT VALUES")
+        .unwrap();
+    let newest = ids(&mut client, "SELECT max(id) FROM insta5.comments")[0];
+    // Someone has set it ahead: it is not set back.
+    let ahead = newest + (5_000 << 23);
+    client.batch_execute(&format!("SELECT setval('shared_newest', {ahead})")).unwrap();
+    client.batch_execute("ALTER SEQUENCE insta5.orders_newest RENAME TO other").unwrap();
+    client.batch_execute(RELEASE).unwrap();
+    assert!(count(&mut client, "INSERT INTO insta5.comments DEFAULT VALUES RETURNING id") > ahead);
+    let guards = "SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'insta5'::regnamespace AND c.relname ~ '_newest$' ORDER BY 1";
+    assert_eq!(
+        texts(&mut client, guards),
+        ["Likes_newest", "orders_newest", "other_newest", "table_id_seq_newest"]
+    );
+}
+
+/// The name of a sequence must leave room for that of the one beside it.
+#[test]
+fn a_sequence_with_a_long_name_is_renamed_first() {
+    let cluster = Cluster::start("portable_long");
+    let mut client = cluster.connect();
+    plain(&mut client);
+    let (fits, long) = ("s".repeat(56), "s".repeat(57));
+    client.batch_execute(&format!("CREATE SEQUENCE insta5.{long}")).unwrap();
+    let guard = format!("SELECT portable.guard_sequence('insta5.{long}')");
+    let error = refused(&mut client, &guard);
+    assert_eq!(error.code().code(), "42622");
+    assert_eq!(error.message(), format!("name of sequence insta5.{long} is too long"));
+    client.batch_execute(&format!("SELECT insta_ids.init(10); {ADOPT}")).unwrap();
+    assert_eq!(refused(&mut client, RELEASE).code().code(), "42622");
+    client.batch_execute(&format!("ALTER SEQUENCE insta5.{long} RENAME TO {fits}; {RELEASE}")).unwrap();
+    client.batch_execute(&format!("SELECT portable.next_id(5, 'insta5.{fits}'); {ADOPT}")).unwrap();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM pg_class WHERE relname ~ '_newest$'"), 0);
+}

@@ -48,7 +48,11 @@ fn refusals_lock_nothing() {
         ("next_id(5, 'forgotten')", "55000", "sequence public.forgotten_newest does not have the newest id"),
         ("guard_sequence('s')", "42P07", "relation \"s_newest\" already exists"),
         ("guard_sequence('t')", "42809", "\"public.t\" is not a sequence"),
-        (&format!("guard_sequence('{longest}')"), "42P07", &format!("relation \"{longest}\" already exists")),
+        (
+            &format!("guard_sequence('{longest}')"),
+            "42622",
+            &format!("name of sequence public.{longest} is too long"),
+        ),
     ] {
         let error = refused(&mut client, &format!("SELECT ids.{call}"));
         assert_eq!((error.code().code(), error.message()), (code, message), "{call}");
