@@ -22,6 +22,10 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'wrong_object_type',
             MESSAGE = format('"%s" is not a sequence', seq_name);
+    ELSIF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = seq_name) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'wrong_object_type',
+            MESSAGE = format('sequence %s is temporary', seq_name);
     ELSIF (SELECT octet_length(c.relname) > 56 FROM pg_class c WHERE c.oid = seq_name) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'name_too_long',
@@ -99,16 +103,17 @@ BEGIN
                     ERRCODE = 'object_not_in_prerequisite_state',
                     MESSAGE = format('sequence %s does not have the newest id', newest),
                     DETAIL = 'It has no value, or you may not read it.',
-                    HINT = format('Let its owner set it to the newest id: SELECT setval(%L, max(id)) FROM ...', newest);
+                    HINT = format('If no row has a greater id than %2$s, let its owner set it: SELECT setval(%1$L, %2$s).', newest, id);
             ELSIF id < 0 THEN
                 RAISE EXCEPTION USING
                     ERRCODE = 'datetime_field_overflow',
-                    MESSAGE = format('time %s is past the last id', clock_timestamp());
+                    MESSAGE = format(CASE WHEN clock_timestamp() < timestamptz '2012-01-01 00:00+00' THEN 'time %s is before the first id'
+                        ELSE 'time %s is past the last id' END, clock_timestamp());
             ELSIF behind > interval '10 s' THEN
                 RAISE EXCEPTION USING
                     ERRCODE = 'object_not_in_prerequisite_state',
                     MESSAGE = format('clock is %s behind the newest id of sequence %s', behind, seq_name),
-                    HINT = format('If the newest id is of a time that was wrong, set it: SELECT setval(%L, max(id)) FROM ...', newest);
+                    HINT = format('If that was minted when the clock was wrong, and no row has a greater id than %2$s, set it: SELECT setval(%1$L, %2$s).', newest, id);
             END IF;
             -- The next millisecond begins too soon for a sleep.
             PERFORM pg_sleep(0.001) WHERE behind > interval '0';

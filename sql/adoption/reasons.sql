@@ -17,6 +17,19 @@ BEGIN
     SELECT format('Default of %s.%I: %s', d.relation, d."column", d.reason)
     FROM insta_ids_internal.minting_defaults(schema, insta_ids_internal.portable_functions('next_id')) d WHERE d.reason IS NOT NULL;
 
+    RETURN QUERY
+    SELECT format('Sequence %s: It also fills another schema, by next_id of portable.sql: %s.', min(s.refobjid)::regclass,
+               pg_describe_object(f.classid, f.objid, 0))
+    FROM pg_depend f
+    JOIN pg_depend s ON (s.classid, s.objid) = (f.classid, f.objid) AND s.refclassid = 'pg_class'::regclass
+    JOIN pg_class c ON c.oid = s.refobjid AND c.relkind = 'S' AND c.relnamespace = schema
+    LEFT JOIN pg_attrdef d ON f.classid = 'pg_attrdef'::regclass AND d.oid = f.objid
+    LEFT JOIN pg_class t ON t.oid = d.adrelid
+    LEFT JOIN pg_proc p ON f.classid = 'pg_proc'::regclass AND p.oid = f.objid
+    WHERE f.refclassid = 'pg_proc'::regclass AND f.refobjid = ANY (insta_ids_internal.portable_functions('next_id'))
+        AND coalesce(t.relnamespace, p.pronamespace) <> schema
+    GROUP BY f.classid, f.objid;
+
     IF NOT EXISTS (SELECT FROM insta_ids_internal.minting_functions(schema))
         AND NOT EXISTS (SELECT FROM insta_ids_internal.filled_columns(schema))
     THEN

@@ -165,6 +165,30 @@ fn what_is_not_a_call_of_portable_next_id_stays() {
     );
 }
 
+/// What mints from the schema's sequences elsewhere could not mint any more.
+#[test]
+fn what_mints_elsewhere_is_named() {
+    let cluster = Cluster::start("portable_elsewhere");
+    let mut client = cluster.connect();
+    plain(&mut client);
+    client
+        .batch_execute(
+            "SELECT insta_ids.init(10);
+             CREATE TABLE outside (id bigint DEFAULT portable.next_id(5, 'insta5.table_id_seq'));
+             CREATE FUNCTION outsider() RETURNS bigint LANGUAGE sql RETURN portable.next_id(5, 'insta5.table_id_seq')",
+        )
+        .unwrap();
+    let detail = refused(&mut client, ADOPT).detail().unwrap().to_owned();
+    for object in ["default value for column id of table public.outside", "function public.outsider()"] {
+        let reason = format!(
+            "Sequence insta5.table_id_seq: It also fills another schema, by next_id of portable.sql: {object}."
+        );
+        assert!(detail.lines().any(|line| line == reason), "{detail}");
+    }
+    client.batch_execute("DROP FUNCTION outsider(); DROP TABLE outside").unwrap();
+    client.batch_execute(ADOPT).unwrap();
+}
+
 /// Whoever owns the functions of portable.sql can change them, and release runs as a superuser.
 #[test]
 fn release_runs_no_function_of_others() {
@@ -186,7 +210,7 @@ fn release_runs_no_function_of_others() {
     assert_eq!(count(&mut client, "SELECT count(portable.next_id(5, 'insta5.table_id_seq'::regclass))"), 1);
 }
 
-/// Only what guard_sequence made is dropped, and a sequence of another schema stays guarded.
+/// Only what `guard_sequence` made is dropped, and a sequence of another schema stays guarded.
 #[test]
 fn sequences_of_others_stay_as_they_are() {
     let cluster = Cluster::start("portable_sequences");
