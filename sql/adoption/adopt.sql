@@ -1,11 +1,16 @@
 -- Adoption: makes a shard of a schema while applications write to it.
 
--- Records the shard, and all migrations as applied to it. Locks the assignment of shards and the migrations against changes.
--- Raises an error if the schema has another name, or the shard exists, is elsewhere or moves.
-CREATE OR REPLACE FUNCTION insta_ids_internal.register_shard(schema regnamespace, shard integer) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Records the shard, and as applied to it the migrations up to the one of this name, or all. Locks the assignment of shards and the
+-- migrations against changes. Raises an error if the schema has another name, or the shard exists, is elsewhere or moves.
+CREATE OR REPLACE FUNCTION insta_ids_internal.register_shard(schema regnamespace, shard integer, migrated_to text) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF migrated_to IS NOT NULL AND NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = migrated_to) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('migration "%s" does not exist', migrated_to);
+    END IF;
     PERFORM insta_ids_internal.require_shard_name(schema, shard);
     -- No other session assigns or offers shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
@@ -20,7 +25,8 @@ BEGIN
     END IF;
     -- The lock keeps other sessions from replacing a migration that is recorded as applied here.
     INSERT INTO insta_ids_internal.shard_migration (shard, migration)
-    SELECT register_shard.shard, m.number FROM insta_ids_internal.migration m FOR SHARE;
+    SELECT register_shard.shard, m.number FROM insta_ids_internal.migration m
+    WHERE m.number <= coalesce((SELECT l.number FROM insta_ids_internal.migration l WHERE l.name = migrated_to), m.number) FOR SHARE;
 END
 $$;
 
@@ -28,16 +34,16 @@ $$;
 -- newest id. Raises an error if the schema cannot be adopted, or with `dry_run` if the shard cannot be registered. Keeps no locks
 -- but those of nextval, so other sessions go on.
 CREATE OR REPLACE FUNCTION insta_ids_internal.examine_schema(
-        schema regnamespace, shard integer, confirm text[], is_layout_given boolean, dry_run boolean,
+        schema regnamespace, shard integer, confirm text[], is_layout_given boolean, dry_run boolean, migrated_to text,
         OUT state text, OUT answers jsonb, OUT oldest bigint, OUT newest bigint)
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     is_done boolean := false;
 BEGIN
     IF dry_run THEN
-        PERFORM insta_ids_internal.register_shard(schema, shard);
+        PERFORM insta_ids_internal.register_shard(schema, shard, migrated_to);
     END IF;
     state := insta_ids_internal.minting_state(schema);
     SELECT * INTO answers, oldest, newest
@@ -105,12 +111,14 @@ END
 $$;
 
 -- Makes a shard of a schema whose functions mint ids. `confirm` has the digests of texts that may be called and replaced, and
--- `layout` the layout of functions whose calls do not show it. Locks the schema's tables and sequences until the transaction
--- ends; each attempt takes a tenth of a second at most, and `lock_timeout` limits them all. Raises an error with all reasons if
--- the schema cannot be adopted. With `dry_run`, it raises the same errors and changes nothing.
+-- `layout` the layout of functions whose calls do not show it. `migrated_to` names the last migration that the schema has. Locks
+-- the schema's tables and sequences until the transaction ends; each attempt takes a tenth of a second at most, and
+-- `lock_timeout` limits them all. Raises an error with all reasons if the schema cannot be adopted. With `dry_run`, it raises the
+-- same errors and changes nothing.
 CREATE OR REPLACE FUNCTION insta_ids.adopt(
         schema regnamespace, shard integer, lock_timeout text DEFAULT '2s', confirm text[] DEFAULT '{}',
-        layout @extschema@.id_layout DEFAULT NULL, dry_run boolean DEFAULT false)
+        layout @extschema@.id_layout DEFAULT NULL, dry_run boolean DEFAULT false,
+        migrated_to text DEFAULT NULL)
     RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
@@ -131,9 +139,9 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     IF NOT dry_run THEN
-        PERFORM insta_ids_internal.register_shard(schema, shard);
+        PERFORM insta_ids_internal.register_shard(schema, shard, migrated_to);
     END IF;
-    examined := insta_ids_internal.examine_schema(schema, shard, confirm, layout IS NOT NULL, dry_run);
+    examined := insta_ids_internal.examine_schema(schema, shard, confirm, layout IS NOT NULL, dry_run, migrated_to);
     IF dry_run THEN
         RETURN;
     END IF;
@@ -164,5 +172,5 @@ BEGIN
         shard, insta_ids_internal.id_time(greatest(examined.newest, ends.newest), own_layout), stopped_at);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text, text[], @extschema@.id_layout, boolean) IS
+COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text, text[], @extschema@.id_layout, boolean, text) IS
     'makes a shard of a schema whose functions mint ids';

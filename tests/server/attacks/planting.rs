@@ -178,6 +178,8 @@ fn what_a_guest_plants_never_runs_as_a_superuser() {
         "CALL insta_ids.check_rows()",
         "SELECT insta_ids.create_partitions('insta2.half', '1 day', now(), now() + '2 days')",
         "SELECT insta_ids.drop_partitions('insta2.half', now() + '3 days')",
+        "SELECT insta_ids.clone_shard(2, 8)",
+        "SELECT insta_ids.replace_shard(2, 'insta3')",
         "SELECT insta_ids.drop_shard(2)",
         "SELECT insta_ids.fence(2)",
         "SELECT insta_ids.unfence(2)",

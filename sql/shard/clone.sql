@@ -1,0 +1,224 @@
+-- A copy of a shard under another number.
+
+-- Raises an error if a role that owns a shard's schema or one of its tables lacks rights of the caller. To plan a statement,
+-- PostgreSQL runs functions of the tables' indexes and CHECKs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_shard(shard integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owned record;
+BEGIN
+    WITH RECURSIVE used AS (
+        SELECT r.relation::oid AS oid FROM insta_ids_internal.shard_relation r WHERE r.shard = require_trusted_shard.shard AND r.kind <> 'S'
+        UNION
+        SELECT i.inhrelid FROM used u JOIN pg_inherits i ON i.inhparent = u.oid
+    )
+    SELECT o.object, o.owner::regrole::text AS role INTO owned
+    FROM (
+        SELECT 'table ' || c.oid::regclass, c.relowner FROM used u JOIN pg_class c ON c.oid = u.oid
+        UNION ALL
+        SELECT 'schema ' || n.oid::regnamespace, n.nspowner
+        FROM insta_ids_internal.shard_schema s JOIN pg_namespace n ON n.oid = s.oid WHERE s.shard = require_trusted_shard.shard
+    ) o (object, owner)
+    JOIN pg_roles r ON r.oid = o.owner
+    WHERE NOT insta_ids_internal.is_trusted(r.rolname)
+    ORDER BY o.object LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('%s belongs to role %s', owned.object, owned.role),
+            DETAIL = 'Functions of its indexes and CHECKs would run with your rights.',
+            HINT = format('Log in as role %s.', owned.role);
+    END IF;
+END
+$$;
+
+-- Returns the columns that hold ids of a shard's rows: those whose default mints them, those of `columns`, each named like
+-- comments.parent_id, and those that refer to one of these by a foreign key. Raises an error for a name that is no bigint column.
+CREATE OR REPLACE FUNCTION insta_ids_internal.id_columns(shard integer, columns text[]) RETURNS TABLE (relation regclass, "column" name)
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wrong text;
+BEGIN
+    SELECT c INTO wrong
+    FROM unnest(columns) c
+    WHERE NOT EXISTS (
+        SELECT FROM insta_ids_internal.shard_relation r JOIN pg_attribute a ON a.attrelid = r.relation
+        WHERE r.shard = id_columns.shard AND format('%I.%I', r.name, a.attname) = c AND a.atttypid = 'bigint'::regtype);
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_column',
+            MESSAGE = format('shard %s has no bigint column %s', shard, wrong),
+            HINT = 'Write it like photos.parent_id.';
+    END IF;
+    RETURN QUERY
+    WITH RECURSIVE holding AS (
+        SELECT a.attrelid, a.attnum
+        FROM insta_ids_internal.shard_relation r
+        JOIN pg_attribute a ON a.attrelid = r.relation
+        WHERE r.shard = id_columns.shard
+            AND (format('%I.%I', r.name, a.attname) = ANY (columns)
+                OR EXISTS (
+                    SELECT FROM insta_ids_internal.minting_columns(ARRAY[id_columns.shard]) m
+                    WHERE (m.relation, m."column") = (a.attrelid, a.attname)))
+        UNION
+        SELECT k.conrelid, p.referring
+        FROM holding h
+        JOIN pg_constraint k ON k.contype = 'f' AND k.confrelid = h.attrelid
+        JOIN insta_ids_internal.shard_relation r ON r.shard = id_columns.shard AND r.relation = k.conrelid
+        CROSS JOIN LATERAL unnest(k.conkey, k.confkey) p (referring, referred)
+        WHERE p.referred = h.attnum
+    )
+    SELECT a.attrelid::regclass, a.attname FROM holding h JOIN pg_attribute a ON (a.attrelid, a.attnum) = (h.attrelid, h.attnum);
+END
+$$;
+
+-- Raises a NOTICE for each bigint column of a shard that is none of `known`, and holds a number that reads as an id of the shard, not
+-- below `first`.
+CREATE OR REPLACE FUNCTION insta_ids_internal.report_other_ids(shard integer, known jsonb, first bigint) RETURNS void
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    next record;
+    has_ids boolean;
+BEGIN
+    PERFORM insta_ids_internal.require_trusted_shard(shard);
+    FOR next IN
+        SELECT r.relation, r.name, a.attname AS "column"
+        FROM insta_ids_internal.shard_relation r
+        JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid = 'bigint'::regtype
+        WHERE r.shard = report_other_ids.shard AND r.kind IN ('r', 'p') AND NOT r.is_partition AND a.attgenerated = ''
+            AND NOT known @> jsonb_build_array(jsonb_build_array(r.name, a.attname))
+        ORDER BY r.name, a.attnum
+    LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE %I >= $1 AND insta_ids_internal.id_shard(%2$I, $2) = $3)',
+            next.relation, next."column") INTO has_ids USING first, layout, shard;
+        IF has_ids THEN
+            RAISE NOTICE USING
+                MESSAGE = format('column %I.%I keeps its values, though some are ids of shard %s', next.name, next."column", shard),
+                HINT = format('If they refer to rows of the shard, name it: columns => ARRAY[%L].', format('%I.%I', next.name, next."column"));
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Raises an error if a shard has a table or a column that another one lacks.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_columns_of(source integer, target integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lacking text;
+BEGIN
+    SELECT format(CASE WHEN t.relation IS NULL THEN 'table %s' ELSE 'column %s.%s' END, r.name, a.attname) INTO lacking
+    FROM insta_ids_internal.shard_relation r
+    JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped
+    LEFT JOIN insta_ids_internal.shard_relation t ON t.shard = target AND t.name = r.name AND t.kind = r.kind
+    WHERE r.shard = source AND r.kind IN ('r', 'p')
+        AND NOT EXISTS (SELECT FROM pg_attribute c WHERE c.attrelid = t.relation AND c.attname = a.attname AND NOT c.attisdropped)
+    ORDER BY r.name, a.attnum LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('migrations do not make %s of shard %s', lacking, source),
+            HINT = 'Add what was done by hand as a migration, which does nothing where it is done.';
+    END IF;
+END
+$$;
+
+-- Copies the rows of a shard to another one. One statement copies all tables, so their rows are of one moment, and foreign keys are
+-- checked when all are there. In the columns of `known`, ids of the source from `first` on get the number of the target.
+CREATE OR REPLACE FUNCTION insta_ids_internal.copy_rows(source integer, target integer, known jsonb, first bigint) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    -- How much greater an id is than that of the shard before, if all else is the same.
+    unit CONSTANT bigint := (
+        SELECT 1::bigint << n FROM generate_series(0, 62) n WHERE insta_ids_internal.id_shard(1::bigint << n, layout) = 1);
+    statement CONSTANT text := (
+        SELECT 'WITH ' || string_agg(
+            format('c%s AS (INSERT INTO %I.%I (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s %s)', t.relation::oid,
+                insta_ids.schema_of(target), t.name, t.names, t.expressions, CASE t.kind WHEN 'r' THEN 'ONLY' END, t.relation),
+            ', ') || ' SELECT'
+        FROM (
+            SELECT r.relation, r.name, r.kind, string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) AS names,
+                   string_agg(format(
+                       CASE WHEN known @> jsonb_build_array(jsonb_build_array(r.name, a.attname))
+                           THEN 'CASE WHEN %1$I >= %2$s AND %3$s.id_shard(%1$I%4$s) = %5$s THEN %1$I + %6$s ELSE %1$I END'
+                           ELSE '%1$I' END,
+                       a.attname, first, insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), source,
+                       (target - source) * unit), ', ' ORDER BY a.attnum) AS expressions
+            FROM insta_ids_internal.shard_relation r
+            JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+            WHERE r.shard = source AND r.kind IN ('r', 'p') AND NOT r.is_partition
+            GROUP BY r.relation, r.name, r.kind
+        ) t);
+    next record;
+BEGIN
+    PERFORM insta_ids_internal.require_trusted_shard(source), insta_ids_internal.require_trusted_shard(target);
+    IF statement IS NOT NULL THEN
+        -- Rows that migrations inserted also come from the source.
+        EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(ARRAY[target]);
+        EXECUTE statement;
+    END IF;
+    FOR next IN
+        SELECT s.relation AS source, t.relation AS target
+        FROM insta_ids_internal.shard_relation s JOIN insta_ids_internal.shard_relation t ON t.name = s.name AND t.kind = s.kind
+        WHERE s.shard = copy_rows.source AND t.shard = copy_rows.target AND s.kind = 'S'
+    LOOP
+        EXECUTE format('SELECT setval(%L::regclass, s.last_value, s.is_called) FROM %s s', next.target, next.source);
+    END LOOP;
+END
+$$;
+
+-- Gives a new shard the rows of another one. Triggers do not fire, because what they do for a row was done in the source. Numbers of
+-- the layout's first day, and those that were keys before the ids, are no ids.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fill_shard(source integer, target integer, columns text[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    known CONSTANT jsonb := (
+        SELECT coalesce(jsonb_agg(jsonb_build_array(c.relname, i."column")), '[]')
+        FROM insta_ids_internal.id_columns(source, columns) i JOIN pg_class c ON c.oid = i.relation);
+    first CONSTANT bigint := greatest(
+        insta_ids_internal.id_min(insta_ids_internal.id_time(0, layout) + interval '1 day', layout),
+        (SELECT max(m.since) FROM insta_ids_internal.minting_columns(ARRAY[source]) m));
+    triggers jsonb;
+    next record;
+BEGIN
+    PERFORM insta_ids_internal.make_partitions(target, insta_ids_internal.partitions_json(source)),
+        insta_ids_internal.require_columns_of(source, target), insta_ids_internal.report_other_ids(source, known, first);
+    triggers := (
+        SELECT jsonb_agg(jsonb_build_object('relation', t.tgrelid::regclass, 'name', t.tgname,
+            'always', CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' END))
+        FROM pg_trigger t JOIN insta_ids_internal.shard_relation r ON r.relation = t.tgrelid
+        WHERE r.shard = target AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A'));
+    FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name) LOOP
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.name);
+    END LOOP;
+    PERFORM insta_ids_internal.copy_rows(source, target, known, first);
+    FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name, always text) LOOP
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER %I', next.relation, next.always, next.name);
+    END LOOP;
+END
+$$;
+
+-- create_shard needs the caller's search_path.
+CREATE OR REPLACE FUNCTION insta_ids.clone_shard(source integer, target integer, columns text[] DEFAULT '{}') RETURNS name
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
+AS $$
+DECLARE
+    schema pg_catalog.name;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.lock_shards(ARRAY[source]);
+    PERFORM insta_ids_internal.require_not_moving(source, source);
+    schema := insta_ids.create_shard(target);
+    PERFORM insta_ids_internal.fill_shard(source, target, columns);
+    RETURN schema;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.clone_shard(integer, integer, text[]) IS
+    'creates a shard with the rows of another one, with ids of its own, and returns its schema';

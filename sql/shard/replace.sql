@@ -1,0 +1,75 @@
+-- Another schema takes the place of a shard's: one that was restored from a dump.
+
+-- Takes all privileges on a schema from other roles than its owner, and grants them on another one, which gets the same owner.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hand_over_privileges(schema regnamespace, successor regnamespace) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner CONSTANT regrole := (SELECT n.nspowner::regrole FROM pg_namespace n WHERE n.oid = schema);
+    granted record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = successor AND n.nspowner = owner) THEN
+        EXECUTE format('ALTER SCHEMA %s OWNER TO %s', successor, owner);
+    END IF;
+    FOR granted IN
+        SELECT a.privilege_type AS privilege, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS grantee,
+               CASE WHEN a.is_grantable THEN 'WITH GRANT OPTION' END AS option
+        FROM pg_namespace n CROSS JOIN LATERAL aclexplode(n.nspacl) a WHERE n.oid = schema AND a.grantee <> n.nspowner
+    LOOP
+        EXECUTE format('GRANT %s ON SCHEMA %s TO %s %s', granted.privilege, successor, granted.grantee, granted.option);
+        EXECUTE format('REVOKE %s ON SCHEMA %s FROM %s CASCADE', granted.privilege, schema, granted.grantee);
+    END LOOP;
+END
+$$;
+
+-- After the rename, `schema` is the shard's, and the one that it had is called `kept`.
+CREATE OR REPLACE FUNCTION insta_ids.replace_shard(
+        shard integer, schema regnamespace, migrated_to text DEFAULT NULL, lock_timeout text DEFAULT '2s') RETURNS name
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    replaced CONSTANT name := insta_ids.schema_of(shard);
+    kept CONSTANT name := 'replaced_' || replaced;
+    old CONSTANT regnamespace := to_regnamespace(quote_ident(replaced));
+BEGIN
+    IF shard IS NULL OR schema IS NULL OR lock_timeout IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
+    -- This is a statement of its own, because it must see what other sessions committed before the lock.
+    PERFORM insta_ids_internal.require_not_moving(shard, shard);
+    IF EXISTS (SELECT FROM insta_ids_internal.shard_schema s WHERE s.oid = replace_shard.schema)
+        OR NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = replace_shard.schema)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('schema %s cannot replace shard %s', schema, shard),
+            DETAIL = 'It must be a schema that is not of a shard.';
+    ELSIF to_regnamespace(quote_ident(kept)) IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = format('schema "%s" already exists', kept),
+            DETAIL = format('Schema "%s" gets this name.', replaced),
+            HINT = 'Drop or rename it.';
+    END IF;
+    PERFORM insta_ids_internal.lock_schema(schema);
+    IF old IS NOT NULL THEN
+        -- From here on, no session can create anything in the schema.
+        PERFORM insta_ids_internal.lock_schema(old);
+        PERFORM insta_ids_internal.require_no_dependents(shard, old);
+        -- Waits for writers. Later ones wait until the transaction ends, and then find the other schema.
+        PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
+        PERFORM insta_ids_internal.open_shards(ARRAY[shard]);
+        PERFORM insta_ids_internal.hand_over_privileges(old, schema);
+        EXECUTE format('ALTER SCHEMA %I RENAME TO %I', replaced, kept);
+    END IF;
+    DELETE FROM insta_ids_internal.shard s WHERE s.shard = replace_shard.shard;
+    DELETE FROM insta_ids_internal.shard_migration m WHERE m.shard = replace_shard.shard;
+    EXECUTE format('ALTER SCHEMA %s RENAME TO %I', schema, replaced);
+    PERFORM insta_ids.adopt(schema, shard, lock_timeout, migrated_to => migrated_to);
+    RETURN CASE WHEN old IS NOT NULL THEN kept END;
+END
+$$;
+COMMENT ON FUNCTION insta_ids.replace_shard(integer, regnamespace, text, text) IS
+    'makes a schema the shard''s, renames the one it had, and returns its new name';

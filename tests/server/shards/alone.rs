@@ -1,0 +1,420 @@
+//! One shard is restored, cloned, archived and brought back, by the commands of docs/shards.md.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+
+use crate::writers::Stop;
+use support::{Cluster, blocks, count, disorders, duplicates, ids, pg_config, refused, scratch, texts};
+
+const DOCUMENT: &str = "docs/shards.md";
+
+/// A server with the database of the document, and a directory for its dumps.
+struct Server(Cluster, std::path::PathBuf);
+
+const MIGRATION: &str = "
+    CREATE TABLE photos (
+        id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL, parent_id bigint REFERENCES photos,
+        cover_id bigint);
+    CREATE SEQUENCE likes_id_seq;
+    CREATE TABLE likes (
+        id bigint PRIMARY KEY DEFAULT next_id('likes_id_seq'), photo_id bigint NOT NULL REFERENCES photos,
+        twice bigint GENERATED ALWAYS AS (photo_id - id) STORED);
+    CREATE TABLE notes (
+        photo_id bigint REFERENCES photos, number integer GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (photo_id, number));
+    CREATE TABLE marks (photo_id bigint, number integer, PRIMARY KEY (photo_id, number), FOREIGN KEY (photo_id, number) REFERENCES notes);
+    CREATE TABLE kinds (kind text PRIMARY KEY);
+    INSERT INTO kinds VALUES ('portrait');
+    CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN
+        EXECUTE format('INSERT INTO %I.notes VALUES ($1)', TG_TABLE_SCHEMA) USING NEW.id;
+        RETURN NULL;
+    END $f$;
+    CREATE TRIGGER noted AFTER INSERT ON photos FOR EACH ROW EXECUTE FUNCTION noted();
+    ALTER TABLE photos ENABLE ALWAYS TRIGGER noted;
+    DO $f$ BEGIN
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO app', current_schema);
+        EXECUTE format('GRANT SELECT, INSERT ON photos, notes TO app; GRANT USAGE ON SEQUENCE %I.table_id_seq TO app', current_schema);
+    END $f$";
+
+impl Server {
+    /// With shards 5 and 6, and rows in shard 5.
+    fn start(name: &str) -> Self {
+        let cluster = Cluster::bare(name);
+        cluster.connect().batch_execute("CREATE DATABASE app").unwrap();
+        let directory = scratch().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let server = Self(cluster, directory);
+        let mut client = server.connect();
+        client
+            .batch_execute(
+                "CREATE SCHEMA ids; CREATE EXTENSION insta_ids SCHEMA ids; CREATE ROLE app LOGIN;
+                 GRANT USAGE ON SCHEMA ids TO app; ALTER DATABASE app SET search_path = public, ids",
+            )
+            .unwrap();
+        let mut client = server.connect();
+        client.batch_execute("SELECT insta_ids.init(200)").unwrap();
+        client.query("SELECT insta_ids.add_migration('0001 photos and likes', $1)", &[&MIGRATION]).unwrap();
+        for statement in [
+            "CALL insta_ids.create_shards(5, 6)",
+            "INSERT INTO insta5.photos (user_id) SELECT n FROM generate_series(1, 500) n",
+            "UPDATE insta5.photos SET parent_id = (SELECT min(id) FROM insta5.photos), cover_id = id",
+            "INSERT INTO insta5.likes (photo_id) SELECT id FROM insta5.photos, generate_series(1, 2)",
+            "INSERT INTO insta5.marks SELECT photo_id, number FROM insta5.notes",
+        ] {
+            client.batch_execute(statement).unwrap();
+        }
+        server
+    }
+
+    fn connect(&self) -> Client {
+        self.0.connect_to("app")
+    }
+
+    /// Runs the commands of the document that are named so.
+    fn run(&self, name: &str) {
+        let commands = blocks(DOCUMENT, &format!("sh {name}")).concat();
+        assert!(!commands.is_empty(), "{name}");
+        self.command(&commands);
+    }
+
+    fn command(&self, commands: &str) {
+        let path = format!("{}:{}", pg_config("--bindir"), std::env::var("PATH").unwrap());
+        let done = Command::new("bash")
+            .args(["-e", "-o", "pipefail", "-c", commands])
+            .current_dir(&self.1)
+            .env("PATH", path)
+            .env("PGHOST", &self.0.socket)
+            .env("PGUSER", "postgres")
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{commands}{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+/// What `check` finds, and `check_rows`.
+fn findings(client: &mut Client) -> Vec<String> {
+    client.batch_execute("CALL insta_ids.check_rows()").unwrap();
+    texts(
+        client,
+        "SELECT concat_ws(' ', code, object, detail) FROM insta_ids.check() WHERE code <> 'pg_dump_locks'",
+    )
+}
+
+fn statements(kind: &str) -> Vec<String> {
+    let block = blocks(DOCUMENT, &format!("sql {kind}")).concat();
+    block
+        .split_inclusive(";\n")
+        .map(str::to_owned)
+        .chain(block.is_empty().then(|| panic!("{kind}")))
+        .collect()
+}
+
+const ALL: &str = "SELECT id FROM insta5.photos UNION ALL SELECT id FROM insta5.likes";
+
+#[test]
+fn rows_come_back_from_a_dump_beside_the_shard() {
+    let server = Server::start("restored_beside");
+    let mut client = server.connect();
+    server.command("pg_dump -Fc -f app.dump app");
+    let before = ids(&mut client, &format!("{ALL} ORDER BY 1"));
+    client
+        .batch_execute("DELETE FROM insta5.marks; DELETE FROM insta5.notes; DELETE FROM insta5.likes; DELETE FROM insta5.photos WHERE user_id > 1")
+        .unwrap();
+    server.run("restore");
+    for statement in statements("restored") {
+        client.batch_execute(&statement).unwrap();
+    }
+    client
+        .batch_execute(
+            "INSERT INTO insta5.likes (id, photo_id) SELECT id, photo_id FROM restored_insta5.likes",
+        )
+        .unwrap();
+    assert_eq!(ids(&mut client, &format!("{ALL} ORDER BY 1")), before);
+    assert_eq!(findings(&mut client), [""; 0]);
+    assert_eq!(
+        texts(&mut client, "SELECT datname::text FROM pg_database WHERE datname = 'scratch'"),
+        [""; 0]
+    );
+}
+
+/// No writer sees an error, none of what they wrote is lost, and no id comes twice.
+#[test]
+fn a_dump_takes_the_place_of_a_shard_while_clients_write() {
+    let server = Server::start("restored_in_place");
+    let mut client = server.connect();
+    server.command("pg_dump -Fc -f app.dump app");
+    let dumped = ids(&mut client, "SELECT id FROM insta5.photos ORDER BY 1");
+    client.batch_execute("DELETE FROM insta5.likes").unwrap();
+    server.run("restore");
+    let stop = AtomicBool::new(false);
+    let written: Vec<Vec<i64>> = thread::scope(|scope| {
+        let stop = &stop;
+        let _stopped = Stop(stop);
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let mut client =
+                    server.0.config().dbname("app").user("app").connect(postgres::NoTls).unwrap();
+                scope.spawn(move || {
+                    let mut written = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let insert = "INSERT INTO insta5.photos (user_id) VALUES (7) RETURNING id";
+                        written.push(client.query_one(insert, &[]).unwrap().get::<_, i64>(0));
+                    }
+                    written
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(300));
+        for statement in statements("replace") {
+            client.batch_execute(&statement).unwrap();
+        }
+        thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert!(written.iter().all(|ids| disorders(ids) == 0));
+    assert_eq!(duplicates(written.iter().chain([&dumped])), 0);
+    let (new, old) = (
+        ids(&mut client, "SELECT id FROM insta5.photos ORDER BY 1"),
+        ids(&mut client, "SELECT id FROM replaced_insta5.photos ORDER BY 1"),
+    );
+    assert!(new.starts_with(&dumped) && old.starts_with(&dumped));
+    assert!(new.len() > dumped.len() && old.len() > dumped.len());
+    assert_eq!(
+        new.len() + old.len(),
+        2 * dumped.len() + written.iter().map(Vec::len).sum::<usize>(),
+        "each row is in one of the two"
+    );
+    assert!(new[dumped.len()] > old[old.len() - 1]);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta5.likes"), 1000);
+    assert_eq!(findings(&mut client), [""; 0]);
+    // What is newer than the dump can be taken over.
+    client
+        .batch_execute(
+            "INSERT INTO insta5.photos SELECT r.* FROM replaced_insta5.photos r
+             WHERE NOT EXISTS (SELECT FROM insta5.photos p WHERE p.id = r.id);
+             SET ROLE app",
+        )
+        .unwrap();
+    assert_eq!(refused(&mut client, "SELECT FROM replaced_insta5.photos").code().code(), "42501");
+    client
+        .batch_execute("SELECT FROM insta5.photos; RESET ROLE; DROP SCHEMA replaced_insta5 CASCADE")
+        .unwrap();
+    assert_eq!(findings(&mut client), [""; 0]);
+}
+
+/// Somebody has dropped the schema.
+#[test]
+fn a_dump_takes_the_place_of_a_schema_that_is_gone() {
+    let server = Server::start("restored_missing");
+    let mut client = server.connect();
+    server.command("pg_dump -Fc -f app.dump app");
+    server.run("restore");
+    client.batch_execute("DROP SCHEMA insta5 CASCADE").unwrap();
+    let kept: Option<String> =
+        client.query_one("SELECT insta_ids.replace_shard(5, 'restored_insta5')::text", &[]).unwrap().get(0);
+    assert_eq!(kept, None);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta5.photos"), 500);
+    assert_eq!(findings(&mut client), [""; 0]);
+}
+
+/// What was migrated since the dump is migrated again.
+#[test]
+fn an_older_dump_is_migrated() {
+    let server = Server::start("restored_older");
+    let mut client = server.connect();
+    server.command("pg_dump -Fc -f app.dump app");
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0002 captions', 'ALTER TABLE photos ADD COLUMN caption text')",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    server.run("restore");
+    for statement in statements("replace-migrated") {
+        client.batch_execute(&statement).unwrap();
+    }
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta5.photos WHERE caption IS NULL"), 500);
+    assert_eq!(findings(&mut client), [""; 0]);
+    client.batch_execute("ALTER SCHEMA replaced_insta5 RENAME TO other").unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.replace_shard(5, 'other', '0003')");
+    assert_eq!((error.code().code(), error.message()), ("42704", "migration \"0003\" does not exist"));
+}
+
+#[test]
+fn a_schema_that_cannot_take_the_place_changes_nothing() {
+    let server = Server::start("not_replaced");
+    let mut client = server.connect();
+    client.batch_execute("CREATE SCHEMA empty").unwrap();
+    let state =
+        "SELECT string_agg(n.nspname, ' ' ORDER BY n.oid) FROM pg_namespace n WHERE n.nspname !~ '^pg_'";
+    let before = texts(&mut client, state);
+    client.batch_execute("CREATE SCHEMA replaced_insta5").unwrap();
+    for (arguments, code, message) in [
+        ("7, 'empty'", "42704", "shard 7 does not exist"),
+        ("5, 'insta6'", "22023", "schema insta6 cannot replace shard 5"),
+        ("5, 'insta5'", "22023", "schema insta5 cannot replace shard 5"),
+        ("5, 0", "22023", "schema - cannot replace shard 5"),
+        ("5, 'empty'", "42P06", "schema \"replaced_insta5\" already exists"),
+    ] {
+        let error = refused(&mut client, &format!("SELECT insta_ids.replace_shard({arguments})"));
+        assert_eq!((error.code().code(), error.message()), (code, message));
+    }
+    client.batch_execute("DROP SCHEMA replaced_insta5; CREATE VIEW outside AS TABLE insta5.photos").unwrap();
+    assert_eq!(refused(&mut client, "SELECT insta_ids.replace_shard(5, 'empty')").code().code(), "2BP01");
+    client.batch_execute("DROP VIEW outside").unwrap();
+    assert_eq!(
+        refused(&mut client, "SELECT insta_ids.replace_shard(5, 'empty')").message(),
+        "schema insta5 cannot be adopted as shard 5"
+    );
+    let mut writer = server.connect();
+    writer.batch_execute("BEGIN; INSERT INTO insta5.photos (user_id) VALUES (1)").unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.replace_shard(5, 'empty', lock_timeout => '100ms')");
+    assert_eq!(error.code().code(), "55P03");
+    writer.batch_execute("COMMIT").unwrap();
+    assert_eq!(texts(&mut client, state), before);
+    client.batch_execute("DROP SCHEMA empty").unwrap();
+    assert_eq!(findings(&mut client), [""; 0]);
+    client.batch_execute("INSERT INTO insta5.photos (user_id) VALUES (1)").unwrap();
+}
+
+/// Every id of the shard becomes the one of the clone that differs by the shard alone, and so do all references.
+#[test]
+fn a_clone_has_ids_of_its_own() {
+    let server = Server::start("cloned");
+    let mut client = server.connect();
+    // What is no id of the shard: an id of another shard, and a key from before the ids.
+    client
+        .batch_execute(
+            "INSERT INTO insta5.photos (user_id, cover_id) VALUES (1, (SELECT ids.make_id(now(), 6, 1))), (2, 5 << 10), (3, NULL);
+             INSERT INTO insta5.kinds VALUES ('landscape')",
+        )
+        .unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stop = &stop;
+        let _stopped = Stop(stop);
+        let mut writer = server.connect();
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let insert = "WITH p AS (INSERT INTO insta5.photos (user_id) VALUES (9) RETURNING id)
+                    INSERT INTO insta5.likes (photo_id) SELECT id FROM p";
+                // The photo is not there yet for the statement's own foreign key until it ends.
+                writer.batch_execute(insert).unwrap();
+            }
+        });
+        thread::sleep(Duration::from_millis(100));
+        client.batch_execute("SELECT insta_ids.clone_shard(5, 105, '{photos.cover_id}')").unwrap();
+    });
+    assert_eq!(findings(&mut client), [""; 0]);
+    let to_5 = "(SELECT ids.make_id('2020-01-01', 5, 0) - ids.make_id('2020-01-01', 105, 0))";
+    for (table, columns) in [
+        (
+            "photos",
+            format!(
+                "id + {to_5}, user_id, parent_id + {to_5}, cover_id + CASE WHEN ids.id_shard(cover_id) = 105 THEN {to_5} ELSE 0 END"
+            ),
+        ),
+        ("likes", format!("id + {to_5}, photo_id + {to_5}, twice")),
+        ("notes", format!("photo_id + {to_5}, number")),
+        ("marks", format!("photo_id + {to_5}, number")),
+        ("kinds", "kind".to_owned()),
+    ] {
+        let missing = format!(
+            "SELECT count(*) FROM (SELECT {columns} FROM insta105.{table} EXCEPT ALL TABLE insta5.{table}) m"
+        );
+        assert_eq!(count(&mut client, &missing), 0, "{table}");
+        assert!(count(&mut client, &format!("SELECT count(*) FROM insta105.{table}")) > 0);
+    }
+    assert!(count(&mut client, "SELECT count(*) FROM insta105.photos") >= 503);
+    assert_eq!(
+        count(&mut client, "SELECT count(*) FROM insta105.notes"),
+        count(&mut client, "SELECT count(*) FROM insta105.photos")
+    );
+    // It is a shard like the others: new ids are greater, and triggers fire.
+    let newest = count(&mut client, "SELECT max(id) FROM insta105.photos");
+    assert!(count(&mut client, "INSERT INTO insta105.photos (user_id) VALUES (1) RETURNING id") > newest);
+    assert_eq!(
+        count(&mut client, "SELECT count(*) - (SELECT count(*) FROM insta105.photos) FROM insta105.notes"),
+        0
+    );
+    assert_eq!(
+        count(&mut client, "SELECT count(*) FROM pg_trigger WHERE tgname = 'noted' AND tgenabled = 'A'"),
+        3
+    );
+
+    for (arguments, code, message) in [
+        ("5, 105", "42710", "shard 105 already exists"),
+        ("7, 8", "42704", "shard 7 does not exist"),
+        ("5, 200", "22003", "shard 200 is out of range"),
+        ("5, 107, '{photos.at}'", "42703", "shard 5 has no bigint column photos.at"),
+        ("5, 107, '{notes.number}'", "42703", "shard 5 has no bigint column notes.number"),
+    ] {
+        let error = refused(&mut client, &format!("SELECT insta_ids.clone_shard({arguments})"));
+        assert_eq!((error.code().code(), error.message()), (code, message));
+    }
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shards"), 3);
+    for (made, message) in [
+        (
+            "ALTER TABLE insta5.kinds ADD COLUMN more text",
+            "migrations do not make column kinds.more of shard 5",
+        ),
+        ("CREATE TABLE insta5.by_hand (id bigint)", "migrations do not make table by_hand of shard 5"),
+    ] {
+        client.batch_execute(made).unwrap();
+        assert_eq!(refused(&mut client, "SELECT insta_ids.clone_shard(5, 107)").message(), message);
+    }
+    client.batch_execute("DROP TABLE insta5.by_hand; ALTER TABLE insta5.kinds DROP COLUMN more").unwrap();
+    // Code of an owner with fewer rights would run as the caller.
+    client.batch_execute("ALTER TABLE insta5.kinds OWNER TO app").unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.clone_shard(5, 107)");
+    assert_eq!((error.code().code(), error.message()), ("42501", "table insta5.kinds belongs to role app"));
+}
+
+#[test]
+fn the_clones_of_the_document_have_the_columns_that_are_named() {
+    let server = Server::start("cloned_twice");
+    let mut client = server.connect();
+    client.batch_execute("UPDATE insta5.photos SET user_id = id").unwrap();
+    for statement in statements("clone") {
+        client.batch_execute(&statement).unwrap();
+    }
+    for (clone, shard_of_users) in [("insta105", 5), ("insta106", 106)] {
+        let others =
+            format!("SELECT count(*) FROM {clone}.photos WHERE ids.id_shard(user_id) <> {shard_of_users}");
+        assert_eq!(count(&mut client, &others), 0);
+        assert_eq!(count(&mut client, &format!("SELECT count(*) FROM {clone}.photos")), 500);
+    }
+}
+
+/// Nothing of it is lost, and its ids do not come again.
+#[test]
+fn a_shard_is_archived_and_brought_back() {
+    let server = Server::start("archived");
+    let mut client = server.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0002 captions', 'ALTER TABLE photos ADD COLUMN caption text')",
+        )
+        .unwrap();
+    let before = ids(&mut client, &format!("{ALL} ORDER BY 1"));
+    server.run("archive");
+    assert_eq!(texts(&mut client, "SELECT schema::text FROM insta_ids.shards"), ["insta6"]);
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0003 places', 'ALTER TABLE photos ADD COLUMN place text')",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    server.run("bring-back");
+    assert_eq!(ids(&mut client, &format!("{ALL} ORDER BY 1")), before);
+    assert_eq!(findings(&mut client), [""; 0]);
+    let insert = "INSERT INTO insta5.photos (user_id, place) VALUES (1, 'here') RETURNING id";
+    assert!(count(&mut client, insert) > before[before.len() - 1]);
+    // The role goes on, too.
+    client.batch_execute("SET ROLE app; INSERT INTO insta5.photos (user_id) VALUES (2)").unwrap();
+}
