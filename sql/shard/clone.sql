@@ -1,7 +1,7 @@
 -- A copy of a shard under another number.
 
--- Raises an error if a role that owns a shard's schema or one of its tables lacks rights of the caller. To plan a statement,
--- PostgreSQL runs functions of the tables' indexes and CHECKs.
+-- Raises an error if a role that owns a shard's schema, tables or types lacks rights of the caller. To plan a statement, PostgreSQL
+-- runs functions of the tables' indexes and CHECKs, and casts have functions, too.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_shard(shard integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -17,6 +17,9 @@ BEGIN
     FROM (
         SELECT 'table ' || c.oid::regclass, c.relowner FROM used u JOIN pg_class c ON c.oid = u.oid
         UNION ALL
+        SELECT 'type ' || t.oid::regtype, t.typowner
+        FROM insta_ids_internal.shard_schema s JOIN pg_type t ON t.typnamespace = s.oid WHERE s.shard = require_trusted_shard.shard
+        UNION ALL
         SELECT 'schema ' || n.oid::regnamespace, n.nspowner
         FROM insta_ids_internal.shard_schema s JOIN pg_namespace n ON n.oid = s.oid WHERE s.shard = require_trusted_shard.shard
     ) o (object, owner)
@@ -27,14 +30,14 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = format('%s belongs to role %s', owned.object, owned.role),
-            DETAIL = 'Functions of its indexes and CHECKs would run with your rights.',
+            DETAIL = 'Functions of indexes, CHECKs and casts would run with your rights.',
             HINT = format('Log in as role %s.', owned.role);
     END IF;
 END
 $$;
 
 -- Returns the columns that hold ids of a shard's rows: those whose default mints them, those of `columns`, each named like
--- comments.parent_id, and those that refer to one of these by a foreign key. Raises an error for a name that is no bigint column.
+-- comments.parent_id, and those that refer to one of these by a foreign key or inherit one. Raises an error for a name that is no bigint column.
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_columns(shard integer, columns text[]) RETURNS TABLE (relation regclass, "column" name)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -63,12 +66,20 @@ BEGIN
                     SELECT FROM insta_ids_internal.minting_columns(ARRAY[id_columns.shard]) m
                     WHERE (m.relation, m."column") = (a.attrelid, a.attname)))
         UNION
-        SELECT k.conrelid, p.referring
+        SELECT f.attrelid, f.attnum
         FROM holding h
-        JOIN pg_constraint k ON k.contype = 'f' AND k.confrelid = h.attrelid
-        JOIN insta_ids_internal.shard_relation r ON r.shard = id_columns.shard AND r.relation = k.conrelid
-        CROSS JOIN LATERAL unnest(k.conkey, k.confkey) p (referring, referred)
-        WHERE p.referred = h.attnum
+        CROSS JOIN LATERAL (
+            SELECT k.conrelid, p.referring
+            FROM pg_constraint k CROSS JOIN LATERAL unnest(k.conkey, k.confkey) p (referring, referred)
+            WHERE k.contype = 'f' AND k.confrelid = h.attrelid AND p.referred = h.attnum
+            UNION ALL
+            SELECT i.inhrelid, c.attnum
+            FROM pg_attribute a
+            JOIN pg_inherits i ON i.inhparent = a.attrelid
+            JOIN pg_attribute c ON c.attrelid = i.inhrelid AND c.attname = a.attname
+            WHERE a.attrelid = h.attrelid AND a.attnum = h.attnum
+        ) f (attrelid, attnum)
+        JOIN insta_ids_internal.shard_relation r ON r.shard = id_columns.shard AND r.relation = f.attrelid
     )
     SELECT a.attrelid::regclass, a.attname FROM holding h JOIN pg_attribute a ON (a.attrelid, a.attnum) = (h.attrelid, h.attnum);
 END
@@ -145,13 +156,20 @@ DECLARE
         FROM (
             SELECT r.relation, r.name, r.kind, string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) AS names,
                    string_agg(format(
-                       CASE WHEN known @> jsonb_build_array(jsonb_build_array(r.name, a.attname))
-                           THEN 'CASE WHEN %1$I >= %2$s AND %3$s.id_shard(%1$I%4$s) = %5$s THEN %1$I + %6$s ELSE %1$I END'
+                       CASE
+                           WHEN known @> jsonb_build_array(jsonb_build_array(r.name, a.attname))
+                               THEN 'CASE WHEN %1$I::bigint >= %2$s AND %3$s.id_shard(%1$I::bigint%4$s) = %5$s THEN %1$I::bigint + %6$s ELSE %1$I END'
+                           -- The target has the type of the same name.
+                           WHEN t.typnamespace = s.oid THEN '%1$I::text::%7$s'
                            ELSE '%1$I' END,
                        a.attname, first, insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), source,
-                       (target - source) * unit), ', ' ORDER BY a.attnum) AS expressions
+                       (target - source) * unit, format_type(b.atttypid, b.atttypmod)), ', ' ORDER BY a.attnum) AS expressions
             FROM insta_ids_internal.shard_relation r
+            JOIN insta_ids_internal.shard_schema s ON s.shard = r.shard
             JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+            JOIN pg_type t ON t.oid = a.atttypid
+            JOIN insta_ids_internal.shard_relation u ON u.shard = target AND u.name = r.name
+            JOIN pg_attribute b ON b.attrelid = u.relation AND b.attname = a.attname
             WHERE r.shard = source AND r.kind IN ('r', 'p') AND NOT r.is_partition
             GROUP BY r.relation, r.name, r.kind
         ) t);
@@ -162,6 +180,8 @@ BEGIN
         -- Rows that migrations inserted also come from the source.
         EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(ARRAY[target]);
         EXECUTE statement;
+        -- No table with events of deferred constraints can be altered.
+        SET CONSTRAINTS ALL IMMEDIATE;
     END IF;
     FOR next IN
         SELECT s.relation AS source, t.relation AS target
@@ -185,7 +205,7 @@ DECLARE
         FROM insta_ids_internal.id_columns(source, columns) i JOIN pg_class c ON c.oid = i.relation);
     first CONSTANT bigint := greatest(
         insta_ids_internal.id_min(insta_ids_internal.id_time(0, layout) + interval '1 day', layout),
-        (SELECT max(m.since) FROM insta_ids_internal.minting_columns(ARRAY[source]) m));
+        (SELECT min(m.since) FROM insta_ids_internal.minting_columns(ARRAY[source]) m));
     triggers jsonb;
     next record;
 BEGIN
@@ -196,6 +216,7 @@ BEGIN
             'always', CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' END))
         FROM pg_trigger t JOIN insta_ids_internal.shard_relation r ON r.relation = t.tgrelid
         WHERE r.shard = target AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A'));
+    SET CONSTRAINTS ALL IMMEDIATE;
     FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name) LOOP
         EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.name);
     END LOOP;

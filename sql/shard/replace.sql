@@ -22,6 +22,61 @@ BEGIN
 END
 $$;
 
+-- Refuses all writes to a table of a schema that was replaced.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_write() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'read_only_sql_transaction',
+        MESSAGE = format('schema %I was replaced', TG_TABLE_SCHEMA),
+        DETAIL = 'Its shard has another schema now.',
+        HINT = 'Try again.';
+END
+$$;
+
+-- Lets nobody write to the tables of a shard any more. Statements that wait for a lock on one of them, or reach it through a view or
+-- a function of the schema, would write to it under its new name, with ids that the new schema can mint, too.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_writes(shard integer) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation regclass;
+BEGIN
+    FOR relation IN
+        SELECT r.relation FROM insta_ids_internal.shard_relation r WHERE r.shard = refuse_writes.shard AND r.kind IN ('r', 'p') ORDER BY 1
+    LOOP
+        EXECUTE format('CREATE TRIGGER insta_ids_replaced BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON %s'
+            || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_write()', relation);
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_replaced', relation);
+        -- They are of the shard, which has other tables now.
+        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', relation);
+        EXECUTE format('DROP TRIGGER IF EXISTS insta_ids_fence_rows ON %s', relation);
+    END LOOP;
+END
+$$;
+
+-- Raises an error if a publication has tables of a schema by name, because it would not have those that replace them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_published(schema regnamespace) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    publication name := (
+        SELECT min(p.pubname)
+        FROM pg_publication p
+        WHERE EXISTS (
+                SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid WHERE r.prpubid = p.oid AND c.relnamespace = schema)
+            OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = schema));
+BEGIN
+    IF publication IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = format('publication "%s" has tables of schema %s', publication, schema),
+            HINT = 'Take them out of it by ALTER PUBLICATION, and add the new ones afterwards.';
+    END IF;
+END
+$$;
+
 -- After the rename, `schema` is the shard's, and the one that it had is called `kept`.
 CREATE OR REPLACE FUNCTION insta_ids.replace_shard(
         shard integer, schema regnamespace, migrated_to text DEFAULT NULL, lock_timeout text DEFAULT '2s') RETURNS name
@@ -31,6 +86,7 @@ DECLARE
     replaced CONSTANT name := insta_ids.schema_of(shard);
     kept CONSTANT name := 'replaced_' || replaced;
     old CONSTANT regnamespace := to_regnamespace(quote_ident(replaced));
+    was_fenced boolean;
 BEGIN
     IF shard IS NULL OR schema IS NULL OR lock_timeout IS NULL THEN
         RETURN NULL;
@@ -57,17 +113,28 @@ BEGIN
     IF old IS NOT NULL THEN
         -- From here on, no session can create anything in the schema.
         PERFORM insta_ids_internal.lock_schema(old);
-        PERFORM insta_ids_internal.require_no_dependents(shard, old);
+        PERFORM insta_ids_internal.require_no_dependents(shard, old), insta_ids_internal.require_not_published(old);
+        was_fenced := EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = replace_shard.shard);
         -- Waits for writers. Later ones wait until the transaction ends, and then find the other schema.
         PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
         PERFORM insta_ids_internal.open_shards(ARRAY[shard]);
-        PERFORM insta_ids_internal.hand_over_privileges(old, schema);
+        PERFORM insta_ids_internal.refuse_writes(shard), insta_ids_internal.hand_over_privileges(old, schema);
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', replaced, kept);
     END IF;
     DELETE FROM insta_ids_internal.shard s WHERE s.shard = replace_shard.shard;
     DELETE FROM insta_ids_internal.shard_migration m WHERE m.shard = replace_shard.shard;
     EXECUTE format('ALTER SCHEMA %s RENAME TO %I', schema, replaced);
     PERFORM insta_ids.adopt(schema, shard, lock_timeout, migrated_to => migrated_to);
+    IF was_fenced THEN
+        PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
+    END IF;
+    IF old IS NOT NULL THEN
+        -- Another session may have referred to the old tables since. This waits for all who use them.
+        PERFORM insta_ids_internal.lock_relations(
+            ARRAY(SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = old AND c.relkind IN ('r', 'p') ORDER BY c.oid),
+            'ACCESS EXCLUSIVE', '{}', format('schema %s', old), lock_timeout);
+        PERFORM insta_ids_internal.require_no_dependents(shard, old), insta_ids_internal.require_not_published(old);
+    END IF;
     RETURN CASE WHEN old IS NOT NULL THEN kept END;
 END
 $$;
