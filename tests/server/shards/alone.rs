@@ -327,6 +327,27 @@ fn a_schema_that_cannot_take_the_place_changes_nothing() {
     client.batch_execute("INSERT INTO insta5.photos (user_id) VALUES (1)").unwrap();
 }
 
+/// A view that another session creates meanwhile would stay with the old schema.
+#[test]
+fn what_is_created_meanwhile_is_waited_for_and_seen() {
+    let server = Server::start("replaced_meanwhile");
+    let mut client = server.connect();
+    server.command("pg_dump -Fc -f app.dump app");
+    server.run("restore");
+    client.batch_execute("BEGIN; CREATE VIEW outside AS TABLE insta5.photos").unwrap();
+    let mut replacing = server.connect();
+    let replace = "SELECT insta_ids.replace_shard(5, 'restored_insta5', lock_timeout => '30s')";
+    thread::scope(|scope| {
+        let replaced = scope.spawn(|| refused(&mut replacing, replace));
+        thread::sleep(Duration::from_secs(1));
+        assert!(!replaced.is_finished());
+        client.batch_execute("COMMIT").unwrap();
+        assert_eq!(replaced.join().unwrap().code().code(), "2BP01");
+    });
+    client.batch_execute("DROP VIEW outside").unwrap();
+    client.batch_execute(replace).unwrap();
+}
+
 /// Every id of the shard becomes the one of the clone that differs by the shard alone, and so do all references.
 #[test]
 fn a_clone_has_ids_of_its_own() {
@@ -337,6 +358,8 @@ fn a_clone_has_ids_of_its_own() {
         .batch_execute(
             "INSERT INTO insta5.photos (user_id, cover_id) VALUES (1, (SELECT ids.make_id(now(), 6, 1))), (2, 5 << 10), (3, NULL);
              INSERT INTO insta5.kinds VALUES ('landscape');
+             CREATE FUNCTION ids.id_shard(insta5.photo) RETURNS integer LANGUAGE plpgsql
+                 AS 'BEGIN RAISE ''of others''; END';
              INSERT INTO insta5.shown_in SELECT id, 'here' FROM insta5.photos;
              INSERT INTO insta5.shown_abroad SELECT id, 'there' FROM insta5.photos",
         )
