@@ -209,8 +209,9 @@ DECLARE
     triggers jsonb;
     next record;
 BEGIN
-    PERFORM insta_ids_internal.make_partitions(target, insta_ids_internal.partitions_json(source)),
-        insta_ids_internal.require_columns_of(source, target), insta_ids_internal.report_other_ids(source, known, first);
+    PERFORM insta_ids_internal.make_partitions(target, insta_ids_internal.partitions_json(source));
+    -- This is a statement of its own, because it must see these partitions.
+    PERFORM insta_ids_internal.require_columns_of(source, target), insta_ids_internal.report_other_ids(source, known, first);
     triggers := (
         SELECT jsonb_agg(jsonb_build_object('relation', t.tgrelid::regclass, 'name', t.tgname,
             'always', CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' END))
@@ -227,6 +228,24 @@ BEGIN
 END
 $$;
 
+-- Raises an error if a shard lacks a migration. A clone would get it with no rows, and then rows that it has not changed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_migrated(shard integer) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lacking text := (
+        SELECT m.name FROM insta_ids.migration_status m WHERE m.shard = require_migrated.shard AND m.state <> 'applied'
+        ORDER BY m.number LIMIT 1);
+BEGIN
+    IF lacking IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s lacks migration "%s"', shard, lacking),
+            HINT = format('Apply it first: CALL insta_ids.migrate(%s, %1$s).', shard);
+    END IF;
+END
+$$;
+
 -- create_shard needs the caller's search_path.
 CREATE OR REPLACE FUNCTION insta_ids.clone_shard(source integer, target integer, columns text[] DEFAULT '{}') RETURNS name
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
@@ -235,7 +254,7 @@ DECLARE
     schema pg_catalog.name;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.lock_shards(ARRAY[source]);
-    PERFORM insta_ids_internal.require_not_moving(source, source);
+    PERFORM insta_ids_internal.require_not_moving(source, source), insta_ids_internal.require_migrated(source);
     schema := insta_ids.create_shard(target);
     PERFORM insta_ids_internal.fill_shard(source, target, columns);
     RETURN schema;

@@ -35,23 +35,32 @@ BEGIN
 END
 $$;
 
--- Lets nobody write to the tables of a shard any more. Statements that wait for a lock on one of them, or reach it through a view or
--- a function of the schema, would write to it under its new name, with ids that the new schema can mint, too.
+-- Lets nobody write to the tables of a shard any more, or take values of its sequences. Statements that wait for a lock on one of
+-- them, or reach it through a view or a function of the schema, would do so under its new name, with ids that the new schema can
+-- mint, too.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_writes(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    relation regclass;
+    next record;
 BEGIN
-    FOR relation IN
-        SELECT r.relation FROM insta_ids_internal.shard_relation r WHERE r.shard = refuse_writes.shard AND r.kind IN ('r', 'p') ORDER BY 1
+    FOR next IN
+        SELECT r.relation, r.kind, CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqmin END AS last_value
+        FROM insta_ids_internal.shard_relation r LEFT JOIN pg_sequence s ON s.seqrelid = r.relation
+        WHERE r.shard = refuse_writes.shard AND r.kind IN ('r', 'p', 'S') ORDER BY r.relation
     LOOP
+        IF next.kind = 'S' THEN
+            -- RESTART takes from sessions what they have cached.
+            EXECUTE format('ALTER SEQUENCE %s NO CYCLE RESTART WITH %s', next.relation, next.last_value);
+            PERFORM setval(next.relation, next.last_value);
+            CONTINUE;
+        END IF;
         EXECUTE format('CREATE TRIGGER insta_ids_replaced BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON %s'
-            || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_write()', relation);
-        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_replaced', relation);
+            || ' FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_write()', next.relation);
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_replaced', next.relation);
         -- They are of the shard, which has other tables now.
-        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', relation);
-        EXECUTE format('DROP TRIGGER IF EXISTS insta_ids_fence_rows ON %s', relation);
+        EXECUTE format('DROP TRIGGER insta_ids_fence ON %s', next.relation);
+        EXECUTE format('DROP TRIGGER IF EXISTS insta_ids_fence_rows ON %s', next.relation);
     END LOOP;
 END
 $$;
@@ -85,16 +94,18 @@ AS $$
 DECLARE
     replaced CONSTANT name := insta_ids.schema_of(shard);
     kept CONSTANT name := 'replaced_' || replaced;
-    old CONSTANT regnamespace := to_regnamespace(quote_ident(replaced));
+    old regnamespace;
     was_fenced boolean;
+    last_ids timestamptz;
 BEGIN
     IF shard IS NULL OR schema IS NULL OR lock_timeout IS NULL THEN
         RETURN NULL;
     END IF;
     PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
-    -- This is a statement of its own, because it must see what other sessions committed before the lock.
+    -- These are statements of their own, because they must see what other sessions committed before the lock.
     PERFORM insta_ids_internal.require_not_moving(shard, shard);
+    old := to_regnamespace(quote_ident(replaced));
     IF EXISTS (SELECT FROM insta_ids_internal.shard_schema s WHERE s.oid = replace_shard.schema)
         OR NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = replace_shard.schema)
     THEN
@@ -118,6 +129,7 @@ BEGIN
         -- Waits for writers. Later ones wait until the transaction ends, and then find the other schema.
         PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
         PERFORM insta_ids_internal.open_shards(ARRAY[shard]);
+        last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead_ms'::text)::interval;
         PERFORM insta_ids_internal.refuse_writes(shard), insta_ids_internal.hand_over_privileges(old, schema);
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', replaced, kept);
     END IF;
@@ -125,6 +137,10 @@ BEGIN
     DELETE FROM insta_ids_internal.shard_migration m WHERE m.shard = replace_shard.shard;
     EXECUTE format('ALTER SCHEMA %s RENAME TO %I', schema, replaced);
     PERFORM insta_ids.adopt(schema, shard, lock_timeout, migrated_to => migrated_to);
+    IF old IS NOT NULL THEN
+        -- The new schema's sequences may have the values of the ids that the old one minted last.
+        PERFORM insta_ids_internal.pass_ids(shard, last_ids, clock_timestamp());
+    END IF;
     IF was_fenced THEN
         PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
     END IF;

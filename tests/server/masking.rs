@@ -12,7 +12,7 @@ fn server(name: &str) -> (Cluster, Client) {
     for example in blocks("docs/masking.md", "sql") {
         client.batch_execute(&example).unwrap();
     }
-    client.batch_execute("CREATE ROLE app; GRANT SELECT ON photos TO app").unwrap();
+    client.batch_execute("GRANT SELECT ON photos TO app; CREATE ROLE other").unwrap();
     (cluster, client)
 }
 
@@ -43,6 +43,8 @@ fn a_role_masks_ids_without_seeing_a_key() {
         "EXPLAIN (VERBOSE) SELECT public_id(7)",
     ]
     .map(|plan| texts(&mut client, plan).join("\n"));
+    client.batch_execute("RESET ROLE; SET ROLE other").unwrap();
+    assert_eq!(refused(&mut client, "SELECT private_id('2.AAAAAAAAAAA')").code().code(), "42501");
     client.batch_execute("RESET ROLE").unwrap();
     for (id, key, code) in [("?", "sha256('')", "22P02"), ("?", "key", "22023")] {
         let command =

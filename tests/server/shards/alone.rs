@@ -233,6 +233,27 @@ fn a_dump_takes_the_place_of_a_shard_while_clients_write() {
     assert_eq!(findings(&mut client), [""; 0]);
 }
 
+/// The time of ids may be ahead of the clock, and then only the sequence tells ids of one time apart.
+#[test]
+fn ids_are_greater_if_their_time_is_ahead() {
+    let server = Server::start("restored_ahead");
+    let mut client = server.connect();
+    server.command("pg_dump -Fc -f app.dump app");
+    server.run("restore");
+    client.batch_execute("SELECT insta_ids.advance_clock(now() + interval '10 min')").unwrap();
+    client
+        .batch_execute("INSERT INTO insta5.photos (user_id) SELECT 1 FROM generate_series(1, 300)")
+        .unwrap();
+    client.batch_execute("SELECT insta_ids.replace_shard(5, 'restored_insta5')").unwrap();
+    let newest = count(&mut client, "SELECT max(id) FROM replaced_insta5.photos");
+    let new = ids(
+        &mut client,
+        "INSERT INTO insta5.photos (user_id) SELECT 1 FROM generate_series(1, 300) RETURNING id",
+    );
+    assert!(new.iter().all(|&id| id > newest));
+    assert_eq!(refused(&mut client, "SELECT replaced_insta5.next_id()").code().code(), "2200H");
+}
+
 /// A shard that was fenced is fenced afterwards, too.
 #[test]
 fn a_fence_stays() {
@@ -419,7 +440,13 @@ fn a_clone_has_ids_of_its_own() {
         count(&mut client, "SELECT count(*) FROM pg_trigger WHERE tgname = 'noted' AND tgenabled = 'A'"),
         3
     );
+}
 
+#[test]
+fn what_cannot_be_cloned_is_refused_and_leaves_nothing() {
+    let server = Server::start("not_cloned");
+    let mut client = server.connect();
+    client.batch_execute("SELECT insta_ids.clone_shard(5, 105)").unwrap();
     for (arguments, code, message) in [
         ("5, 105", "42710", "shard 105 already exists"),
         ("7, 8", "42704", "shard 7 does not exist"),
@@ -431,6 +458,23 @@ fn a_clone_has_ids_of_its_own() {
         assert_eq!((error.code().code(), error.message()), (code, message));
     }
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.shards"), 3);
+    client
+        .batch_execute("SELECT insta_ids.add_migration('0002', 'CREATE TABLE by_day (id bigint PRIMARY KEY DEFAULT next_id()) PARTITION BY RANGE (id)')")
+        .unwrap();
+    assert_eq!(
+        refused(&mut client, "SELECT insta_ids.clone_shard(5, 107)").message(),
+        "shard 5 lacks migration \"0002\""
+    );
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    client
+        .batch_execute(
+            "SELECT insta_ids.create_partitions('insta5.by_day', '1 day', now(), now() + interval '2 days', 'UTC');
+             INSERT INTO insta5.by_day DEFAULT VALUES;
+             SELECT insta_ids.clone_shard(5, 4, '{photos.cover_id}')",
+        )
+        .unwrap();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta4.by_day WHERE ids.id_shard(id) = 4"), 1);
+    client.batch_execute("SELECT insta_ids.drop_shard(4, force => true)").unwrap();
     for (made, message) in [
         (
             "ALTER TABLE insta5.kinds ADD COLUMN more text",
