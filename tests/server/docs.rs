@@ -21,6 +21,7 @@ fn every_example_in_the_documents_runs() {
         "docs/partitions.md",
         "docs/recipes.md",
         "docs/masking.md",
+        "docs/modelling.md",
         "docs/shards.md",
         "docs/servers.md",
         "docs/clients.md",
