@@ -124,6 +124,8 @@ CREATE TABLE insta_ids_internal.move (
     relations oid[],
     -- On the source: the transaction that fenced the shards.
     fenced_by xid8,
+    -- On the source: a WAL position after all rows that were written before the fence.
+    fenced_lsn pg_lsn,
     -- On the source: whether it was promoted since the offer and before the fence, and may have taken writes meanwhile.
     was_promoted boolean NOT NULL DEFAULT false,
     -- On the source: the standbys that were connected when the shards were fenced.

@@ -139,7 +139,8 @@ DECLARE
     patience CONSTANT pg_catalog.int8 := (
         SELECT greatest(15000, 3 * s.setting::bigint) FROM pg_catalog.pg_settings s WHERE s.name = 'wal_retrieve_retry_interval');
     -- If the subscription has applied this position of the source, it has run since this call began.
-    begun CONSTANT pg_catalog.pg_lsn := insta_ids_internal.ask_node('SELECT to_jsonb(pg_current_wal_flush_lsn())') #>> '{}';
+    begun CONSTANT pg_catalog.pg_lsn := insta_ids_internal.ask_node(
+        'SELECT to_jsonb(pg_logical_emit_message(true, ''insta_ids'', ''''))') #>> '{}';
     -- When the subscription was last seen running, and when progress was last reported, by the steady clock.
     ran_at pg_catalog.int8 := insta_ids_internal.steady_ms();
     reported_at pg_catalog.int8 := 0;

@@ -28,9 +28,12 @@ BEGIN
                     moving.first, moving.last),
                 HINT = format('End the move with insta_ids.move_abort(%s, %s), and begin it again.', moving.first, moving.last);
         END IF;
+        -- The position is the end of a record that this commit flushes. What is flushed now may end within a record of others,
+        -- and such a position is confirmed only when the rest follows. Subscriptions do not receive the message.
         UPDATE insta_ids_internal.move m
         SET step = 'fenced', step_at = now(), fenced_by = pg_current_xact_id(), fences = m.fences + 1,
-            was_promoted = is_in_doubt, tables_compared = 0, standbys = ARRAY(SELECT c.standby FROM insta_ids_internal.connected_standbys() c)
+            fenced_lsn = pg_logical_emit_message(true, 'insta_ids', ''), was_promoted = is_in_doubt, tables_compared = 0,
+            standbys = ARRAY(SELECT c.standby FROM insta_ids_internal.connected_standbys() c)
         WHERE m.name = move;
     END IF;
 END
@@ -88,7 +91,6 @@ DECLARE
     sequences jsonb := '[]';
     sequence insta_ids_internal.shard_relation;
     value record;
-    -- Everything that was committed before is flushed up to here, and the target receives only flushed WAL.
     fenced CONSTANT pg_lsn := pg_current_wal_flush_lsn();
     gives_up_at CONSTANT numeric := insta_ids_internal.steady_ms() + extract(epoch FROM await_standbys) * 1000;
     standby jsonb;
@@ -124,7 +126,7 @@ BEGIN
                 || jsonb_build_array(jsonb_build_array(sequence.schema, sequence.name, value.last_value, value.is_called));
         END LOOP;
         UPDATE insta_ids_internal.move m
-        SET mark = jsonb_build_object('id', m.id, 'fence', m.fences, 'lsn', fenced, 'sequences', sequences,
+        SET mark = jsonb_build_object('id', m.id, 'fence', m.fences, 'lsn', m.fenced_lsn, 'sequences', sequences,
             -- The lease covers the time of every id of this database.
             'until', (SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c),
             'version', (SELECT coalesce(max(p.version), 0) FROM insta_ids_internal.map p))
@@ -182,7 +184,8 @@ BEGIN
     PERFORM insta_ids_internal.require_placed_here(s) FROM unnest(moving.shards) s;
     PERFORM insta_ids_internal.open_shards(moving.shards);
     UPDATE insta_ids_internal.move m
-    SET step = 'offered', step_at = now(), fenced_by = NULL, mark = NULL, was_promoted = false WHERE m.name = moving.name;
+    SET step = 'offered', step_at = now(), fenced_by = NULL, fenced_lsn = NULL, mark = NULL, was_promoted = false
+    WHERE m.name = moving.name;
     PERFORM insta_ids_internal.fence_offer(moving.shards, moving.to_node);
 END
 $$;

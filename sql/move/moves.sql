@@ -169,7 +169,7 @@ BEGIN ATOMIC
     SELECT pg_catalog.jsonb_build_object('outcome', insta_ids_internal.outcome_of_move(move_state.id))
         || coalesce((
             SELECT pg_catalog.jsonb_build_object('id', m.id, 'to_node', m.to_node, 'step', m.step, 'fences', m.fences,
-                'shards', m.shards, 'was_promoted', m.was_promoted OR insta_ids_internal.is_in_doubt(m.shards))
+                'lsn', m.fenced_lsn, 'shards', m.shards, 'was_promoted', m.was_promoted OR insta_ids_internal.is_in_doubt(m.shards))
             FROM insta_ids_internal.move m WHERE m.name = move), '{}');
 END;
 

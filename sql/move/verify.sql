@@ -73,7 +73,6 @@ DECLARE
     moving insta_ids_internal.move;
     there pg_catalog.jsonb;
     given_up pg_catalog.jsonb;
-    written pg_catalog.jsonb;
     -- Milliseconds of the steady clock.
     fenced_at pg_catalog.int8;
     failure insta_ids_internal.failure;
@@ -91,8 +90,8 @@ BEGIN
         PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
-        written := insta_ids_internal.ask_node('SELECT jsonb_build_object(''lsn'', pg_current_wal_flush_lsn())');
-        WHILE NOT insta_ids_internal.move_drained(move, written) LOOP
+        there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
+        WHILE NOT insta_ids_internal.move_drained(move, there) LOOP
             PERFORM insta_ids_internal.wait_ms(2);
         END LOOP;
         PERFORM insta_ids_internal.take_snapshot('insta_ids_snapshot');

@@ -1,9 +1,10 @@
 //! Writers are stopped for a time that has an end.
 
 use super::{CALL, INSERT, await_lock, before_the_fence, check_ended};
+use std::thread;
 use std::time::{Duration, Instant};
-use support::pair::{Move, Pair};
-use support::{count, refused, texts, within};
+use support::pair::{self, Move, Pair, before};
+use support::{Cluster, count, refused, texts, within};
 
 /// Rows that do not arrive, or are compared for too long, end the pause. The copy is kept.
 #[test]
@@ -94,4 +95,34 @@ fn a_worker_that_restarts_before_the_hand_over_is_waited_for() {
     )
     .unwrap();
     check_ended(&pair);
+}
+
+/// The walwriter flushes whole pages, so flushed WAL can end within a record. The target confirms such a position only when the
+/// rest of the record is flushed, which here takes longer than the default `max_pause`.
+#[test]
+fn writers_do_not_wait_for_a_record_that_is_flushed_in_part() {
+    let start = |node: &str| {
+        let mut settings = pair::settings(node);
+        settings.push("bgwriter_delay = '10s'".to_owned());
+        Cluster::with(&format!("record_{node}"), &settings)
+    };
+    let pair = Pair { a: start("a"), b: start("b") };
+    pair.prepare();
+    Move::of(&pair, 2, 2).steps(before("drained"));
+    let (mut a, mut b, mut other) = (pair.a.connect(), pair.b.connect(), pair.a.connect());
+    other.batch_execute("BEGIN; SELECT pg_logical_emit_message(false, 'other', repeat('x', 20000))").unwrap();
+    let in_page = "SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint % 8192";
+    within(Duration::from_secs(10), || count(&mut a, in_page) == 0);
+    let flushed = texts(&mut a, "SELECT pg_current_wal_flush_lsn()::text").remove(0);
+    let fenced =
+        texts(&mut a, "SELECT insta_ids_internal.move_state('insta_ids_2_2', NULL) ->> 'lsn'").remove(0);
+    let mut has_applied = |lsn: &str| {
+        count(
+            &mut b,
+            &format!("SELECT insta_ids_internal.has_applied('insta_ids_2_2', '{lsn}')::int::bigint"),
+        ) == 1
+    };
+    within(Duration::from_secs(2), || has_applied(&fenced));
+    thread::sleep(Duration::from_secs(2));
+    assert!(!has_applied(&flushed));
 }
