@@ -197,9 +197,11 @@ BEGIN
     PERFORM insta_ids_internal.limit_statement(0), insta_ids_internal.disconnect_node('insta_ids_snapshot');
     CALL insta_ids_internal.open_again(move, from_node);
     IF insta_ids_internal.steady_ms() >= fenced_at + extract(epoch FROM max_pause) * 1000 AND failure.code = '57014' THEN
-        failure.message := format('shards of move "%s" were not handed over within %s', move, max_pause);
-        failure.detail := state;
-        failure.hint := 'Call again at a quieter time, or with a longer max_pause.';
+        RAISE EXCEPTION USING
+            ERRCODE = 'query_canceled',
+            MESSAGE = format('shards of move "%s" were not handed over within %s', move, max_pause),
+            DETAIL = state,
+            HINT = 'Call again at a quieter time, or with a longer max_pause.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = failure.code, MESSAGE = failure.message,
         DETAIL = coalesce(nullif(failure.detail, ''), 'The shards were not handed over.'),

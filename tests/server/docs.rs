@@ -22,6 +22,7 @@ fn every_example_in_the_documents_runs() {
         "docs/recipes.md",
         "docs/masking.md",
         "docs/modelling.md",
+        "docs/choosing.md",
         "docs/shards.md",
         "docs/servers.md",
         "docs/clients.md",

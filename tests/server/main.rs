@@ -10,6 +10,7 @@ mod databases;
 mod distribute;
 mod docs;
 mod engines;
+mod errors;
 mod fleet;
 mod fuzz;
 mod installing;
