@@ -124,6 +124,8 @@ BEGIN
         CALL insta_ids_internal.begin_batch(sources);
     END LOOP;
 
+    -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
+    UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
     CALL insta_ids_internal.begin_batch(sources);
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
         RAISE NOTICE 'distribute: compares table %, % rows copied', going.source, going.rows_copied;
