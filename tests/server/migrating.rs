@@ -90,28 +90,44 @@ fn ids_of_twitters_layout_can_be_kept() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM tweets3.tweets"), 2);
 }
 
-/// Each step from one table to shards runs as it is written, to the end and back.
+/// Each step from one table to shards runs as it is written, by the owner of the tables, to the end and back, and again.
 #[test]
 fn each_step_from_one_table_to_shards_works() {
     let steps = blocks(DOCUMENT, "psql table");
-    let finish = steps.iter().position(|step| step.contains("distribute_finish")).unwrap();
+    let step_of = |call: &str| steps.iter().position(|step| step.contains(call)).unwrap();
+    let (register, finish) = (step_of("distribute_table"), step_of("distribute_finish"));
     for goes_back in [false, true] {
         let cluster = Cluster::bare("from_one_table");
-        cluster.connect().batch_execute("ALTER DATABASE postgres SET search_path = public, ids").unwrap();
-        for step in &steps[..finish] {
-            psql(&cluster, "postgres", step);
-        }
-        let mut client = cluster.connect();
+        let mut superuser = cluster.connect();
+        superuser.batch_execute("CREATE ROLE app LOGIN").unwrap();
+        superuser.batch_execute("CREATE DATABASE app OWNER app").unwrap();
+        let as_owner = |steps: &[String]| {
+            for step in steps {
+                psql(&cluster, "dbname=app user=app", step);
+            }
+        };
+        as_owner(&steps[..1]);
+        cluster.connect_to("app").batch_execute(&blocks(DOCUMENT, "sql owner")[0]).unwrap();
+        as_owner(&steps[1..finish]);
+        let mut client = cluster.connect_to("app");
         let found = "SELECT code || ' ' || object FROM insta_ids.check() WHERE severity <> 'notice'";
         if goes_back {
             client.batch_execute("INSERT INTO insta7.users (name) VALUES ('new')").unwrap();
-            psql(&cluster, "postgres", &blocks(DOCUMENT, "psql back")[0]);
+            as_owner(&blocks(DOCUMENT, "psql back"));
             assert_eq!(count(&mut client, "SELECT count(*) FROM users"), 1001);
             client.batch_execute("INSERT INTO users (name) VALUES ('after')").unwrap();
+
+            as_owner(&["SELECT insta_ids.unfence(shard) FROM insta_ids.shards".to_owned()]);
+            as_owner(&blocks(DOCUMENT, "sql again"));
+            as_owner(&steps[register..register + 1]);
+            as_owner(&["CALL insta_ids.distribute()".to_owned()]);
+            as_owner(&["SELECT insta_ids.distribute_switch()".to_owned()]);
+            assert_eq!(
+                count(&mut client, "SELECT sum(rows_copied)::bigint FROM insta_ids.distributions"),
+                21002
+            );
         } else {
-            for step in &steps[finish..] {
-                psql(&cluster, "postgres", step);
-            }
+            as_owner(&steps[finish..]);
             assert_eq!(count(&mut client, "SELECT count(*) FROM insta7.photos"), 160);
             assert_eq!(count(&mut client, "SELECT shard_of_user(71)::bigint"), 7);
             assert_eq!(count(&mut client, "SELECT shard_of_user(insta9.next_id())::bigint"), 9);

@@ -29,6 +29,9 @@ fn server(name: &str) -> Cluster {
     for example in blocks(DOCUMENT, "sql") {
         client.batch_execute(&example).unwrap();
     }
+    for example in [block("page"), block("batch")] {
+        client.batch_execute(&example.replace("$1", "id_max(now())")).unwrap();
+    }
     client.batch_execute("TRUNCATE photos").unwrap();
     for statement in block("reader of the log begins").split_inclusive(';') {
         client.batch_execute(statement).unwrap();
