@@ -119,7 +119,7 @@ fn each_step_from_one_table_to_shards_works() {
 
             as_owner(&["SELECT insta_ids.unfence(shard) FROM insta_ids.shards".to_owned()]);
             as_owner(&blocks(DOCUMENT, "sql again"));
-            as_owner(&steps[register..register + 1]);
+            as_owner(&steps[register..=register]);
             as_owner(&["CALL insta_ids.distribute()".to_owned()]);
             as_owner(&["SELECT insta_ids.distribute_switch()".to_owned()]);
             assert_eq!(

@@ -143,54 +143,65 @@ fn what_cannot_go_is_refused_by_name() {
     }
 }
 
+fn is_refused(client: &mut postgres::Client, call: &str, code: &str, message: &str) {
+    let error = refused(client, call);
+    assert_eq!((error.code().code(), error.message()), (code, message), "{call}: {error:?}");
+}
+
 /// Calls that come too early, too late or with nonsense.
 #[test]
 fn steps_out_of_order_are_refused() {
     let cluster = tables("distribute_order");
     let mut client = cluster.connect();
-    let is = |client: &mut postgres::Client, call: &str, code: &str, message: &str| {
-        let error = refused(client, call);
-        assert_eq!((error.code().code(), error.message()), (code, message), "{call}: {error:?}");
-    };
-    is(&mut client, "CALL insta_ids.distribute()", "55000", "no table is registered");
-    is(&mut client, "SELECT insta_ids.distribute_switch()", "55000", "no table is registered");
-    is(&mut client, "SELECT insta_ids.distribute_finish()", "55000", "no table is registered");
-    is(&mut client, "SELECT insta_ids.distribute_table(NULL, 'id')", "22004", "table and key must be given");
+    is_refused(&mut client, "CALL insta_ids.distribute()", "55000", "no table is registered");
+    is_refused(&mut client, "SELECT insta_ids.distribute_switch()", "55000", "no table is registered");
+    is_refused(&mut client, "SELECT insta_ids.distribute_finish()", "55000", "no table is registered");
+    is_refused(
+        &mut client,
+        "SELECT insta_ids.distribute_table(NULL, 'id')",
+        "22004",
+        "table and key must be given",
+    );
     client.batch_execute(REGISTERED).unwrap();
     let twice = "SELECT insta_ids.distribute_table('likes', 'photo_id', 'photos')";
-    is(&mut client, twice, "42710", "table \"photos\" of the shards gets rows of another table already");
-    is(
+    is_refused(
+        &mut client,
+        twice,
+        "42710",
+        "table \"photos\" of the shards gets rows of another table already",
+    );
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
         "table public.users is not copied and compared yet",
     );
-    is(
+    is_refused(
         &mut client,
         "CALL insta_ids.distribute(batch => 0)",
         "22023",
         "batch of 0 rows or pause of 00:00:00 is out of range",
     );
-    is(
+    is_refused(
         &mut client,
         "CALL insta_ids.distribute(pause => '2 h')",
         "22023",
         "batch of 20000 rows or pause of 02:00:00 is out of range",
     );
     client.batch_execute("CALL insta_ids.distribute()").unwrap();
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_table('users', 'id')",
         "55000",
         "table public.users comes too late",
     );
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_finish()",
         "55000",
         "writers have not been switched to the shards",
     );
-    is(
+    is_refused(
         &mut client,
         "TRUNCATE likes",
         "55006",
@@ -202,6 +213,15 @@ fn steps_out_of_order_are_refused() {
         assert_eq!(refused(&mut client, statement).code().code(), "55006");
     }
     client.batch_execute("CREATE INDEX ON likes (photo_id); ANALYZE likes").unwrap();
+}
+
+/// The switch needs equal rows, few changes that are not in the shards yet, and no foreign key of another table.
+#[test]
+fn the_switch_is_refused_until_the_shards_have_every_row() {
+    let cluster = tables("distribute_switch_refused");
+    let mut client = cluster.connect();
+    client.batch_execute(REGISTERED).unwrap();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
 
     // A row that another session has put into a shard is found, and what was compared before counts no more.
     client.batch_execute("INSERT INTO insta3.users (email) VALUES ('stray')").unwrap();
@@ -210,7 +230,7 @@ fn steps_out_of_order_are_refused() {
         (error.code().code(), error.message()),
         ("XX001", "rows of table public.users are not the same in 1 shards")
     );
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
@@ -223,7 +243,7 @@ fn steps_out_of_order_are_refused() {
         .batch_execute("UPDATE likes SET user_id = user_id + 500; UPDATE likes SET user_id = user_id - 500")
         .unwrap_err();
     client.batch_execute("UPDATE photos SET title = title || '!'; UPDATE photos SET title = 'x'; UPDATE photos SET title = 'y'").unwrap();
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
@@ -231,7 +251,7 @@ fn steps_out_of_order_are_refused() {
     );
     client.batch_execute("CALL insta_ids.distribute()").unwrap();
     client.batch_execute("CREATE TABLE late (photo_id bigint REFERENCES photos)").unwrap();
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
@@ -239,13 +259,13 @@ fn steps_out_of_order_are_refused() {
     );
     client.batch_execute("DROP TABLE late").unwrap();
     client.batch_execute("SELECT insta_ids.distribute_switch(way_back => false)").unwrap();
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
         "writers have been switched to the shards already",
     );
-    is(
+    is_refused(
         &mut client,
         "SELECT insta_ids.distribute_abort()",
         "55000",
