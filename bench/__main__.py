@@ -43,7 +43,7 @@ PARTS = [
     distribute,
 ]
 
-# These take minutes to an hour, so they run only if they are named.
+# These take minutes to an hour, so they run only if they are named, or with `all`.
 NAMED_ONLY = [all_shards, pauses, shapes, fleet, distribute]
 
 
@@ -102,18 +102,17 @@ class Bench:
 
 def main(names):
     known = {part.__name__.replace("_", "-"): part for part in PARTS}
-    if unknown := [name for name in names if name not in known]:
-        sys.exit(f"bench: no such part: {', '.join(unknown)}; there are {', '.join(known)}")
-    parts = [known[name] for name in names] or [part for part in PARTS if part not in NAMED_ONLY]
+    if unknown := [name for name in names if name not in known and name != "all"]:
+        sys.exit(f"bench: no such part: {', '.join(unknown)}; there are {', '.join(known)}, and all of them by `all`")
+    if "all" in names:
+        parts = PARTS
+    else:
+        parts = [known[name] for name in names] or [part for part in PARTS if part not in NAMED_ONLY]
     bench = Bench()
     with connect("postgres") as session:
         run = about(session)
     run |= {"date": datetime.date.today().isoformat(), "quick": bench.quick}
-    settings = ", ".join(f"{name} = {setting}" for name, setting in run["settings"].items())
-    print(
-        f"insta_ids {run['insta_ids']}, PostgreSQL {run['postgresql']}, {run['cores']} cores, {settings}\n",
-        flush=True,
-    )
+    print(figures.described(run), flush=True)
     for part in parts:
         part(bench)
     if bench.looked_at:
@@ -122,9 +121,9 @@ def main(names):
         )
     run |= {"looked_at": bench.looked_at, "duplicates": bench.duplicates}
     results = pathlib.Path(os.environ["BENCH_RESULTS"])
-    figures.save(results / "bench.json", run, bench.tables)
+    figures.save(results, run, bench.tables)
     plots.draw(results / "bench.json", results)
-    print(f"bench.json and plots of it are in {results}")
+    print(f"bench.json, its tables and plots of it are in {results}")
     if bench.duplicates:
         sys.exit("bench: there must be no duplicate")
 

@@ -55,6 +55,24 @@ def markdown(table):
     return "\n".join(lines + [""] + [line for note in table["notes"] for line in (note, "")])
 
 
+def described(run):
+    """What all figures of a run are of."""
+    settings = ", ".join(f"`{name}` = {setting}" for name, setting in run["settings"].items())
+    return (
+        f"insta_ids {run['insta_ids']}, PostgreSQL {run['postgresql']}, {run['cores']} cores, {run['date']}; {settings}.\n"
+    )
+
+
+def book(run, tables):
+    """All tables of a run as a page, a chapter for each part of the bench."""
+    lines = ["# Tables of the bench", "", described(run)]
+    parts = dict.fromkeys(table["part"] for table in tables)
+    for part in parts:
+        lines += [f"## {part}", ""]
+        lines += [markdown(table) for table in tables if table["part"] == part]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def number(value):
     """Three digits that count."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -65,11 +83,13 @@ def counted(count, noun):
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
-def save(path, run, tables):
-    """A line for each figure, so that what changed between two runs is seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def save(directory, run, tables):
+    """Writes bench.json, with a line for each figure, so that a diff shows what changed between two runs, and tables.md."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tables = [table.as_json() for table in tables]
+    (directory / "tables.md").write_text(book(run, tables))
     shown = []
-    for table in (table.as_json() for table in tables):
+    for table in tables:
         rows = ",\n  ".join(json.dumps(one) for one in table.pop("figures"))
         shown.append(f' {json.dumps(table)[:-1]}, "figures": [\n  {rows}]}}')
-    path.write_text(f'{{"run": {json.dumps(run)}, "tables": [\n' + ",\n".join(shown) + "]}\n")
+    (directory / "bench.json").write_text(f'{{"run": {json.dumps(run)}, "tables": [\n' + ",\n".join(shown) + "]}\n")

@@ -244,7 +244,7 @@ def moves(bench):
     """300,000 rows in four shards."""
     rows = bench.size(300_000, 20_000)
     copied = Table("moves", f"{rows:,} rows in {SHARDS} shards copied, under {WRITERS} writers", "s")
-    stopped = Table("moves", "Writers kept waiting by the move", "ms")
+    stopped = Table("moves", "How long the move closed the shards to writers", "ms")
     written = 0
     for behind_s in bench.size((0.2, 300), (300,)):
         source, target = Node("a"), Node("b", behind_s)
