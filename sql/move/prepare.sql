@@ -52,7 +52,7 @@ BEGIN
     END IF;
 
     FOREACH shard IN ARRAY moving.shards LOOP
-        PERFORM insta_ids_internal.make_shard(shard, path), insta_ids_internal.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
+        PERFORM insta_ids_internal.make_shards(ARRAY[shard], path), insta_ids_internal.make_partitions(shard, offer #> ARRAY['partitions', shard::text]);
         IF shard = moving.shards[1] THEN
             PERFORM insta_ids_internal.require_locks(cardinality(moving.shards));
             PERFORM insta_ids_internal.require_same_objects(shard, offer -> 'objects', moving.from_node);

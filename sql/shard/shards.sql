@@ -24,30 +24,27 @@ BEGIN
 END
 $$;
 
--- Creates a shard and applies all migrations to it. Returns its schema, or NULL if the shard exists. `path` is the caller's
--- search_path. Raises an error if the shard moves, if a departed shard has left its schema here, or if a migration fails.
-CREATE OR REPLACE FUNCTION insta_ids_internal.make_shard(shard integer, path text) RETURNS name
+-- Creates the schema of a shard and records the shard. Returns false if the shard exists. Raises an error if the shard moves, if a
+-- departed shard has left its schema here, or if a schema of that name is no shard.
+CREATE OR REPLACE FUNCTION insta_ids_internal.create_shard_schema(shard integer) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
-    outcome record;
 BEGIN
-    -- No other session assigns or offers shards meanwhile.
-    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_not_moving(shard, shard), insta_ids_internal.require_no_remains(shard, shard);
     -- Waits for another session that drops the shard.
-    PERFORM FROM insta_ids_internal.shard s WHERE s.shard = make_shard.shard FOR KEY SHARE;
+    PERFORM FROM insta_ids_internal.shard s WHERE s.shard = create_shard_schema.shard FOR KEY SHARE;
     IF FOUND THEN
-        RETURN NULL;
+        RETURN false;
     END IF;
     -- The schema comes first, because a trigger refuses a row about a missing schema.
     BEGIN
         -- Waits for another session that creates the shard.
         EXECUTE format('CREATE SCHEMA %I', schema);
     EXCEPTION WHEN duplicate_schema OR unique_violation THEN
-        IF EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = make_shard.shard) THEN
-            RETURN NULL;
+        IF EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = create_shard_schema.shard) THEN
+            RETURN false;
         END IF;
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_schema',
@@ -55,40 +52,61 @@ BEGIN
             DETAIL = format('It is not one that insta_ids made for shard %s.', shard),
             HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
     END;
-    INSERT INTO insta_ids_internal.shard (shard) VALUES (make_shard.shard);
-    PERFORM insta_ids_internal.create_shard_functions(shard);
-    PERFORM insta_ids_internal.require_not_distributed(ARRAY[shard],
-        'Create the shard after SET citus.enable_schema_based_sharding = off, then call citus_schema_distribute().'::text);
-    SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, path, true);
-    IF outcome.failed IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = outcome.code,
-            MESSAGE = outcome.message,
-            DETAIL = concat_ws(E'\n', nullif(outcome.detail, ''), nullif(outcome.hint, ''),
-                format('It is %s of migration "%s", in shard %s.',
-                    coalesce('statement ' || outcome.statement, 'a CHECK'), outcome.name, shard));
-    END IF;
-    RETURN schema;
+    INSERT INTO insta_ids_internal.shard (shard) VALUES (create_shard_schema.shard);
+    RETURN true;
+END
+$$;
+
+-- Creates shards and applies all migrations to them. Returns those that did not exist. `path` is the caller's search_path. Raises
+-- the errors of create_shard_schema, and an error if a migration fails.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_shards(shards integer[], path text) RETURNS integer[]
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    made integer[] := '{}';
+    shard integer;
+    outcome record;
+BEGIN
+    -- No other session assigns or offers shards meanwhile.
+    LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
+    -- All schemas come first, because after each new schema PostgreSQL plans all statements of the session anew.
+    FOREACH shard IN ARRAY shards LOOP
+        IF insta_ids_internal.create_shard_schema(shard) THEN
+            made := made || shard;
+        END IF;
+    END LOOP;
+    FOREACH shard IN ARRAY made LOOP
+        PERFORM insta_ids_internal.create_shard_functions(shard);
+        PERFORM insta_ids_internal.require_not_distributed(ARRAY[shard],
+            'Create the shard after SET citus.enable_schema_based_sharding = off, then call citus_schema_distribute().'::text);
+        SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, path, true);
+        IF outcome.failed IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = outcome.code,
+                MESSAGE = outcome.message,
+                DETAIL = concat_ws(E'\n', nullif(outcome.detail, ''), nullif(outcome.hint, ''),
+                    format('It is %s of migration "%s", in shard %s.',
+                        coalesce('statement ' || outcome.statement, 'a CHECK'), outcome.name, shard));
+        END IF;
+    END LOOP;
+    RETURN made;
 END
 $$;
 
 CREATE OR REPLACE FUNCTION insta_ids.create_shard(shard integer) RETURNS name
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
 AS $$
-DECLARE
-    schema pg_catalog.name;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_placed_here(shard);
-    schema := insta_ids_internal.make_shard(shard, pg_catalog.current_setting('search_path'));
-    IF schema IS NULL THEN
+    IF insta_ids_internal.make_shards(ARRAY[shard], pg_catalog.current_setting('search_path')) OPERATOR(pg_catalog.=) '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
             MESSAGE = pg_catalog.format('shard %s already exists', shard),
             HINT = 'If its schema is missing, insta_ids.drop_shard() forgets it.';
     END IF;
-    RETURN schema;
+    RETURN insta_ids.schema_of(shard);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.create_shard(integer) IS 'creates a shard, with every migration, and returns its schema';
@@ -99,9 +117,10 @@ AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     todo integer[];
-    number integer;
+    total integer;
     taken pg_catalog.record;
     done integer := 0;
+    next integer;
 BEGIN
     -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
@@ -129,17 +148,21 @@ BEGIN
             HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
     END IF;
 
-    CALL insta_ids_internal.commit_batch('create_shards', cardinality(todo), 0, 0);
-    FOREACH number IN ARRAY todo LOOP
+    total := cardinality(todo);
+    CALL insta_ids_internal.commit_batch('create_shards', total, 0, 0);
+    WHILE done < total LOOP
+        -- The first shard is made alone, which shows how many locks a shard takes.
+        next := CASE done WHEN 0 THEN 1 ELSE least((done / batch + 1) * batch, total) END;
         -- The lock is a statement of its own, because a statement sees only what was committed before it began.
         LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
-        PERFORM insta_ids_internal.require_placed_here(number), insta_ids_internal.make_shard(number, path);
-        done := done + 1;
+        PERFORM insta_ids_internal.require_placed_here(n) FROM unnest(todo[done + 1:next]) n;
+        PERFORM insta_ids_internal.make_shards(todo[done + 1:next], path);
+        done := next;
         IF done = 1 THEN
-            PERFORM insta_ids_internal.require_locks(least(batch, cardinality(todo)));
+            PERFORM insta_ids_internal.require_locks(least(batch, total));
         END IF;
-        IF done % batch = 0 OR done = cardinality(todo) THEN
-            CALL insta_ids_internal.commit_batch('create_shards', cardinality(todo), done, 0);
+        IF done % batch = 0 OR done = total THEN
+            CALL insta_ids_internal.commit_batch('create_shards', total, done, 0);
         END IF;
     END LOOP;
     -- If a procedure called this one, its transaction goes on with the caller's search_path.
