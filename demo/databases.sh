@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# For servers on which each shard has a database of its own, shard 5 the database insta5: docs/databases.md shows it.
-# Source it, with PGHOST, PGUSER and perhaps PGPORT set, and make of it what you need.
+# Functions for servers on which each shard has a database of its own, such as database insta5 for shard 5. docs/databases.md
+# shows how to use them. Set PGHOST, PGUSER and perhaps PGPORT, and source this file.
 
 export PGOPTIONS='-c client_min_messages=warning'
 
 sql() { psql -XqAt -v ON_ERROR_STOP=1 "$@"; }
 
-# Makes the database of a shard, from insta_template. Called again, it makes what is missing.
+# Creates the database of a shard from insta_template. A repeated call creates what is missing.
 make_database() {
     [ -n "$(sql insta_template <<<'SELECT insta_ids.this_node()')" ] || {
         echo "insta_ids.node is not set on $PGHOST" >&2
@@ -22,12 +22,13 @@ CALL insta_ids.create_shards(:shard, :shard);
 SQL
 }
 
-# The databases of shards on this server.
+# Prints the databases of shards on this server.
 databases() {
     sql postgres <<<"SELECT datname FROM pg_database WHERE datname ~ '^insta[0-9]+$' ORDER BY length(datname), datname"
 }
 
-# Has psql, with these options, run what is read, in each of them. Fails if it fails in one; the others go on.
+# Runs the script of stdin by psql, with these options, in the database of each shard. If it fails in one, the others still run it,
+# and the call fails.
 each() {
     local text all database status=0
     text=$(cat)
@@ -39,7 +40,7 @@ each() {
     return $status
 }
 
-# Prints which of them lack migrations that the template has.
+# Prints the migrations of the template that databases of shards lack.
 lacking() {
     local wanted
     wanted=$(sql insta_template <<<"SELECT coalesce(array_agg(name), '{}') FROM insta_ids_internal.migration") || return
@@ -48,7 +49,7 @@ SELECT unnest(:'wanted'::text[]) EXCEPT SELECT name FROM insta_ids.migration_sta
 SQL
 }
 
-# Prints what is wrong in any of them, and fails if there is an error.
+# Prints the findings in all databases of shards, and fails if one is an error.
 check() {
     local findings status=0
     findings=$(each <<'SQL'
@@ -62,10 +63,10 @@ SQL
     ! grep -q '^[^:]*: error|' <<<"$findings" && return $status
 }
 
-# What is in the shard of a database, a line each: `diff <(objects insta3) <(objects insta4)`.
+# Prints the objects of the shard of a database, a line each.
 objects() { sql "$1" <<<'SELECT jsonb_array_elements(insta_ids_internal.objects_json(shard)) FROM insta_ids_internal.shard'; }
 
-# Prints which of them are not like most.
+# Prints the databases whose objects differ from those of most databases.
 unlike() {
     local database
     for database in $(databases); do
