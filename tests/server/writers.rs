@@ -88,8 +88,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// 1/2 becomes 1/4 and 3/4 while all mint, the new server's clock a second behind: by that alone it would mint of the time before
-/// the split.
+/// 1/2 becomes 1/4 and 3/4 while all mint. The new server's clock is a minute behind, so by that alone it would mint of the time
+/// before the split.
 #[test]
 fn a_slot_is_split_while_sessions_mint() {
     let (even, old) = (server("split_even", "0/2", 0), server("split_old", "1/2", 0));
@@ -105,7 +105,7 @@ fn a_slot_is_split_while_sessions_mint() {
             all
         });
         let stopping = Stop(&stop);
-        let new = server("split_new", "3/4", -1);
+        let new = server("split_new", "3/4", -60);
         let mut all = minted(&[&old], 20);
         let take = "SELECT insta_ids.acquire_writer_slot()";
         // As long as the old server has it.
@@ -122,7 +122,10 @@ fn a_slot_is_split_while_sessions_mint() {
         assert_eq!(texts(&mut old.connect(), take), ["1/4"]);
         let until = texts(&mut old.connect(), &format!("{left}::text")).remove(0);
         new.connect().batch_execute(&format!("SELECT insta_ids.acquire_writer_slot('{until}')")).unwrap();
-        all.extend(minted(&[&old, &new], 20));
+        let split = count(&mut new.connect(), &format!("SELECT id_min('{until}')"));
+        let since = minted(&[&old, &new], 20);
+        assert!(since[2..].iter().flatten().all(|&id| id >= split));
+        all.extend(since);
         // And after a crash.
         new.stop_immediately();
         new.up();
