@@ -13,6 +13,82 @@ BEGIN ATOMIC
         AND (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = session_user);
 END;
 
+-- Returns what to do before an object of a fenced shard can be altered.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hint_to_alter(shard integer) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN CASE
+        WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = hint_to_alter.shard AND f.to_node IS NULL)
+            THEN format('Open it first: SELECT insta_ids.unfence(%s).', shard)
+        ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+END
+$$;
+
+-- Returns an object that the statement of an event trigger has altered or dropped, and its shard, if that is one of `shards`.
+-- `schemas` has the schemas of `shards`, in the same order.
+CREATE OR REPLACE FUNCTION insta_ids_internal.altered_object(event text, shards integer[], schemas text[])
+    RETURNS TABLE (shard integer, object text)
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF event = 'sql_drop' THEN
+        RETURN QUERY
+        SELECT f.shard, d.object_type || ' ' || d.object_identity
+        FROM pg_event_trigger_dropped_objects() d
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema
+            = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
+        WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
+    ELSE
+        RETURN QUERY
+        SELECT f.shard, c.object_type || ' ' || c.object_identity
+        FROM pg_event_trigger_ddl_commands() c
+        -- Triggers, rules and policies have no schema of their own.
+        LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
+        LEFT JOIN pg_rewrite r ON c.classid = 'pg_rewrite'::regclass AND r.oid = c.objid
+        LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
+        LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
+        LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
+        -- A table that was moved to another schema still has its trigger.
+        LEFT JOIN pg_trigger g
+            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence'
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
+            OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
+            OR encode(g.tgargs, 'escape') = f.shard || $end$\000$end$
+        WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
+            AND c.object_type <> 'publication relation' LIMIT 1;
+    END IF;
+END
+$$;
+
+-- Returns the publication of a move if the statement of an event trigger has altered or dropped it, and otherwise NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.altered_publication(event text) RETURNS name
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF event = 'sql_drop' THEN
+        RETURN (
+            SELECT m.name
+            FROM pg_event_trigger_dropped_objects() d
+            JOIN insta_ids_internal.move m
+                ON m.name = CASE d.object_type WHEN 'publication' THEN d.object_name ELSE d.address_args[1] END
+            WHERE d.object_type IN ('publication', 'publication relation', 'publication namespace') LIMIT 1);
+    END IF;
+    RETURN (
+        SELECT m.name
+        FROM pg_event_trigger_ddl_commands() c
+        LEFT JOIN pg_publication_rel r ON c.classid = 'pg_publication_rel'::regclass AND r.oid = c.objid
+        LEFT JOIN pg_publication_namespace n ON c.classid = 'pg_publication_namespace'::regclass AND n.oid = c.objid
+        JOIN pg_publication p ON p.oid
+            = coalesce(r.prpubid, n.pnpubid, CASE c.classid WHEN 'pg_publication'::regclass THEN c.objid END)
+        JOIN insta_ids_internal.move m ON m.name = p.pubname
+            -- It has another name now.
+            OR c.object_type = 'publication' AND m.step IN ('offered', 'fenced', 'released')
+                AND NOT EXISTS (SELECT FROM pg_publication s WHERE s.pubname = m.name)
+        LIMIT 1);
+END
+$$;
+
 -- Raises an error if a statement has altered an object of a shard that is fenced or moves.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -44,61 +120,17 @@ BEGIN
     IF shards IS NULL OR insta_ids_internal.is_restoring() THEN
         RETURN;
     END IF;
-    IF TG_EVENT = 'sql_drop' THEN
-        SELECT f.shard, d.object_type || ' ' || d.object_identity AS object INTO altered
-        FROM pg_event_trigger_dropped_objects() d
-        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema
-            = coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name ELSE d.address_names[1] END)
-        WHERE NOT d.is_temporary AND d.object_type <> 'publication relation' LIMIT 1;
-    ELSE
-        SELECT f.shard, c.object_type || ' ' || c.object_identity AS object INTO altered
-        FROM pg_event_trigger_ddl_commands() c
-        -- Triggers, rules and policies have no schema of their own.
-        LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
-        LEFT JOIN pg_rewrite r ON c.classid = 'pg_rewrite'::regclass AND r.oid = c.objid
-        LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
-        LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
-        LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
-        -- A table that was moved to another schema still has its trigger.
-        LEFT JOIN pg_trigger g
-            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence'
-        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
-            OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
-            OR encode(g.tgargs, 'escape') = f.shard || $end$\000$end$
-        WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
-            AND c.object_type <> 'publication relation' LIMIT 1;
-    END IF;
+    SELECT * INTO altered FROM insta_ids_internal.altered_object(TG_EVENT, shards, schemas);
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s belongs to the shard.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
-            HINT = CASE
-                WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered.shard AND f.to_node IS NULL)
-                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered.shard)
-                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+            HINT = insta_ids_internal.hint_to_alter(altered.shard);
     END IF;
     -- The publication of a move says which rows reach the target.
-    IF TG_EVENT = 'sql_drop' THEN
-        SELECT m.name INTO publication
-        FROM pg_event_trigger_dropped_objects() d
-        JOIN insta_ids_internal.move m
-            ON m.name = CASE d.object_type WHEN 'publication' THEN d.object_name ELSE d.address_args[1] END
-        WHERE d.object_type IN ('publication', 'publication relation', 'publication namespace') LIMIT 1;
-    ELSE
-        SELECT m.name INTO publication
-        FROM pg_event_trigger_ddl_commands() c
-        LEFT JOIN pg_publication_rel r ON c.classid = 'pg_publication_rel'::regclass AND r.oid = c.objid
-        LEFT JOIN pg_publication_namespace n ON c.classid = 'pg_publication_namespace'::regclass AND n.oid = c.objid
-        JOIN pg_publication p ON p.oid
-            = coalesce(r.prpubid, n.pnpubid, CASE c.classid WHEN 'pg_publication'::regclass THEN c.objid END)
-        JOIN insta_ids_internal.move m ON m.name = p.pubname
-            -- It has another name now.
-            OR c.object_type = 'publication' AND m.step IN ('offered', 'fenced', 'released')
-                AND NOT EXISTS (SELECT FROM pg_publication s WHERE s.pubname = m.name)
-        LIMIT 1;
-    END IF;
-    IF FOUND THEN
+    publication := insta_ids_internal.altered_publication(TG_EVENT);
+    IF publication IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
             MESSAGE = format('publication "%s" is of a move, and cannot be altered', publication),
@@ -147,10 +179,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
             MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
-            HINT = CASE
-                WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = altered AND f.to_node IS NULL)
-                    THEN format('Open it first: SELECT insta_ids.unfence(%s).', altered)
-                ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+            HINT = insta_ids_internal.hint_to_alter(altered);
     END IF;
     PERFORM set_config('search_path', path, true);
 END
