@@ -110,7 +110,14 @@ fn writers_do_not_wait_for_a_record_that_is_flushed_in_part() {
     pair.prepare();
     Move::of(&pair, 2, 2).steps(before("drained"));
     let (mut a, mut b, mut other) = (pair.a.connect(), pair.b.connect(), pair.a.connect());
-    other.batch_execute("BEGIN; SELECT pg_logical_emit_message(false, 'other', repeat('x', 20000))").unwrap();
+    // The record ends at the beginning of a page: others would have to fill that page before the record is flushed to its end.
+    let in_page = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint % 8192";
+    let length = 3 * 8192 - count(&mut a, in_page);
+    other
+        .batch_execute(&format!(
+            "BEGIN; SELECT pg_logical_emit_message(false, 'other', repeat('x', {length}))"
+        ))
+        .unwrap();
     let in_page = "SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint % 8192";
     within(Duration::from_secs(10), || count(&mut a, in_page) == 0);
     let flushed = texts(&mut a, "SELECT pg_current_wal_flush_lsn()::text").remove(0);
