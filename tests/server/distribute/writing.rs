@@ -232,9 +232,12 @@ fn rows_go_to_the_shards_while_clients_write() {
     let cluster = tables("distribute");
     let (writers, expected) = under_writers(&cluster, 8, |client| {
         client.batch_execute(REGISTERED).unwrap();
-        client.batch_execute("CALL insta_ids.distribute(batch => 300, pause => '3 ms')").unwrap();
-        client.batch_execute("CALL insta_ids.distribute(batch => 300)").unwrap();
-        client.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
+        // On a machine that does much else, eight writers leave the locks to nobody for seconds.
+        let (copy, switch) =
+            ("CALL insta_ids.distribute(300, lock_timeout => '1min'", "SELECT insta_ids.distribute_switch");
+        client.batch_execute(&format!("{copy}, pause => '3 ms')")).unwrap();
+        client.batch_execute(&format!("{copy})")).unwrap();
+        client.batch_execute(&format!("{switch}(lock_timeout => '1min')")).unwrap();
     });
     let written: usize = writers.iter().map(|writer| writer.written).sum();
     assert!(written > 100, "only {written} transactions were committed");
