@@ -62,6 +62,30 @@ CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON ins
 -- All triggers that check roles also fire in sessions that apply changes of another server.
 ALTER TABLE insta_ids_internal.shard ENABLE ALWAYS TRIGGER require_owner;
 
+-- Raises an error unless the role has the rights of the owner of each table that a row names. The arguments of the trigger are the
+-- columns with these tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_table_owner() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other text;
+BEGIN
+    -- A row about a dropped table may be deleted by all roles. A new row about a missing table is refused. The name of a table
+    -- that is missing is its OID, which could be the name of another table.
+    SELECT coalesce(c.relname, r.relation) INTO other
+    FROM unnest(TG_ARGV) a (name)
+    CROSS JOIN LATERAL (VALUES (to_jsonb(OLD) ->> a.name, false), (to_jsonb(NEW) ->> a.name, true)) r (relation, is_new)
+    LEFT JOIN pg_class c ON c.oid = to_regclass(r.relation) AND r.relation !~ '^[0-9]+$'
+    WHERE r.relation IS NOT NULL AND coalesce(NOT pg_has_role(c.relowner, 'USAGE'), r.is_new);
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('must be owner of table %s', other);
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+
 -- Returns the name that a shard's schema gets when the shard moves away.
 CREATE OR REPLACE FUNCTION insta_ids_internal.departed_schema(shard integer, prefix text) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'departed_schema_wrapper';
