@@ -3,7 +3,8 @@
 use support::pair::Pair;
 use support::{count, major};
 
-/// A role that may make functions on the source gains nothing of the mover's rights.
+/// A role that may make functions on the source gains nothing of the mover's rights, even if its schema comes first in the
+/// path of every session there.
 #[test]
 fn code_planted_on_the_source_does_not_run_as_the_mover() {
     let pair = Pair::start("planted");
@@ -15,7 +16,8 @@ fn code_planted_on_the_source_does_not_run_as_the_mover() {
         .batch_execute(
             "CREATE FUNCTION public.to_jsonb(boolean) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
              CREATE FUNCTION public.to_jsonb(bigint) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
-             CREATE FUNCTION public.to_jsonb(timestamptz) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$",
+             CREATE FUNCTION public.to_jsonb(timestamptz) RETURNS jsonb LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
+             ALTER DATABASE postgres SET search_path = public, pg_catalog",
         )
         .unwrap();
     pair.b.connect().batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
