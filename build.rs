@@ -1,25 +1,28 @@
-//! Compiles `src/pg/entry.c` for the server, and exports its functions from the library.
+//! Compiles the C files of `src/pg/` for the server, and exports their functions from the library.
 
 use pgrx_pg_config::{PgConfig, Pgrx};
 
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const ENTRY: &str = "src/pg/entry.c";
+    const FILES: [&str; 2] = ["src/pg/entry.c", "src/pg/worker.c"];
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={ENTRY}");
+    for file in FILES {
+        println!("cargo::rerun-if-changed={file}");
+    }
     println!("cargo::rerun-if-env-changed=PGRX_PG_CONFIG_PATH");
+    let server = server()?;
     cc::Build::new()
-        .file(ENTRY)
-        .include(server()?.includedir_server()?)
+        .files(FILES)
+        .include(server.includedir_server()?)
         // The server's own headers and macros are not ours to mend.
         .flag("-Wno-unused-parameter")
         .flag("-Wno-sign-compare")
         .cargo_metadata(false)
-        .try_compile("entry")?;
+        .try_compile("insta_ids_c")?;
     println!("cargo::rustc-link-search=native={}", std::env::var("OUT_DIR")?);
-    println!("cargo::rustc-link-lib=static:+export-symbols=entry");
-    // Nothing in the library calls them.
+    println!("cargo::rustc-link-lib=static:+export-symbols=insta_ids_c");
+    // The server calls it, and nothing in the library does.
     println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined=insta_ids_next_id");
     // Calls within the library need no look at the symbols of others.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");

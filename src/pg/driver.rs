@@ -28,9 +28,6 @@ const SLICE_MS: i64 = 1000;
 /// A worker that finds an older one of its move waits so often for [`SLICE_MS`], because that one may be about to end.
 const LOOKS: u32 = 5;
 
-/// A move may outlive the extension, because its subscription does.
-const HAS_EXTENSION: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'insta_ids')";
-
 /// The range of shards that a move has. Its name follows from it, so nothing else can come into the statements of a worker.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
@@ -78,7 +75,7 @@ pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
     worker::connect(database);
     let Some(range) = Range::parse(BackgroundWorker::get_extra(), ' ') else { return };
     let name = &*range.name();
-    let drive = c_string(format!("CALL insta_ids_internal.drive_move('{name}')").as_bytes());
+    let drive = c_string(format!("CALL insta_ids_internal.drive_move('{name}'::pg_catalog.name)").as_bytes());
     for look in 0.. {
         if ask("SELECT insta_ids_internal.has_driver($1::pg_catalog.name)", &[name.into()]) != Some(true) {
             break;
@@ -105,12 +102,10 @@ pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
     }
 }
 
-/// The value of a query, or `None` if it is NULL, or if the extension was dropped.
+/// The value of a query, or `None` if it is NULL, or if the database does not have the extension: a move may outlive it, because
+/// its subscription does.
 fn ask<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid]) -> Option<T> {
-    BackgroundWorker::transaction(|| match Spi::get_one(HAS_EXTENSION) {
-        Ok(Some(true)) => Spi::get_one_with_args(query, arguments).ok().flatten(),
-        _ => None,
-    })
+    worker::in_extension(|| Spi::get_one_with_args(query, arguments)).flatten()
 }
 
 /// The server calls this in the worker that it starts with itself, or when it is promoted.

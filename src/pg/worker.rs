@@ -4,11 +4,12 @@
 //! is the one who is always there: it starts the worker. The worker opens the shards in a transaction of its own, whatever
 //! becomes of the writer's.
 
-use std::ffi::{CStr, c_int};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 
-use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, SignalWakeFlags};
+use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder};
 use pgrx::datum::IntoDatum;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::{Spi, pg_guard, pg_sys};
 
 use super::clock::steady_ms;
@@ -42,56 +43,35 @@ pub(crate) fn end_pauses(server: &Shared) {
 pub extern "C-unwind" fn insta_ids_end_pauses(database: pg_sys::Datum) {
     begin();
     connect(database);
-    BackgroundWorker::transaction(|| Spi::run("SELECT insta_ids_internal.end_pauses()")).ok();
+    in_extension(|| Spi::run("SELECT insta_ids_internal.end_pauses()"));
 }
 
-/// Connects this worker to a database, also to one that allows no connections, as the superuser who created the cluster.
-/// `database` is an OID. The settings of the database do not keep the worker from writing, triggers from firing, or statements
-/// from their end.
+// SAFETY: declared as in worker.c.
+unsafe extern "C-unwind" {
+    fn insta_ids_begin_worker();
+    fn insta_ids_connect_worker(database: pg_sys::Oid);
+}
+
+/// What each worker does first. See worker.c.
+pub(super) fn begin() {
+    // SAFETY: this is a worker that has begun.
+    unsafe { insta_ids_begin_worker() };
+}
+
+/// Connects this worker to a database, whose OID is in `database`, as a superuser. Nothing that the database or a role has set
+/// is in force. See worker.c.
 pub(super) fn connect(database: pg_sys::Datum) {
     let database = pg_sys::Oid::from(u32::try_from(database.value()).unwrap_or_default());
-    // SAFETY: this is a worker that has not connected yet.
-    unsafe {
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(
-            database,
-            pg_sys::InvalidOid,
-            pg_sys::BGWORKER_BYPASS_ALLOWCONN,
-        );
-    }
-    set(c"default_transaction_read_only", c"off");
-    set(c"session_replication_role", c"origin");
-    set(c"statement_timeout", c"0");
-    set(c"lock_timeout", c"0");
-    set(c"idle_in_transaction_session_timeout", c"0");
-    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-    set(c"transaction_timeout", c"0");
+    // SAFETY: this is a worker that has not connected yet. The boundary turns a longjmp into an unwind.
+    unsafe { pg_guard_ffi_boundary(|| insta_ids_connect_worker(database)) };
 }
 
-/// Sets a setting for the rest of this worker.
-fn set(name: &CStr, value: &CStr) {
-    let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
-    // SAFETY: the server copies the value.
-    unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), context, source) };
-}
-
-// SAFETY: declared as in tcop/tcopprot.h.
-unsafe extern "C-unwind" {
-    #[cfg(not(feature = "pg19"))]
-    fn die(signal: c_int);
-    #[cfg(feature = "pg19")]
-    fn die(signal: c_int, info: *const pg_sys::pg_signal_info);
-}
-
-/// What each worker does first: from now on, it ends as a session does, at the next safe point. The server's own handler for workers
-/// ends it at once, also where that makes the whole server restart.
-pub(super) fn begin() {
-    let term = pg_sys::SIGTERM.cast_signed();
-    // SAFETY: this is a worker that has begun. The handler is the one of sessions.
-    unsafe {
-        #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
-        pg_sys::pqsignal(term, Some(die));
-        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
-        pg_sys::pqsignal_be(term, Some(die));
-    }
-    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::empty());
+/// Runs a statement in a transaction of its own if the database has the extension, and returns its value. A worker may be started
+/// for a database that never had it, or has it no more. Returns `None` without the extension, and after an error.
+pub(super) fn in_extension<T, E>(run: impl FnOnce() -> Result<T, E>) -> Option<T> {
+    BackgroundWorker::transaction(AssertUnwindSafe(|| {
+        // SAFETY: reads the catalog in a transaction; the string is static.
+        let extension = unsafe { pg_sys::get_extension_oid(c"insta_ids".as_ptr(), true) };
+        if extension == pg_sys::Oid::INVALID { None } else { run().ok() }
+    }))
 }
