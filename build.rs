@@ -5,7 +5,7 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 2] = ["src/pg/entry.c", "src/pg/worker.c"];
+    const FILES: [&str; 3] = ["src/pg/entry.c", "src/pg/remote.c", "src/pg/worker.c"];
     println!("cargo::rerun-if-changed=build.rs");
     for file in FILES {
         println!("cargo::rerun-if-changed={file}");
@@ -15,6 +15,7 @@ fn main() -> Result<(), Failure> {
     cc::Build::new()
         .files(FILES)
         .include(server.includedir_server()?)
+        .include(directory(&server, "--includedir")?)
         // The server's own headers and macros are not ours to mend.
         .flag("-Wno-unused-parameter")
         .flag("-Wno-sign-compare")
@@ -22,8 +23,12 @@ fn main() -> Result<(), Failure> {
         .try_compile("insta_ids_c")?;
     println!("cargo::rustc-link-search=native={}", std::env::var("OUT_DIR")?);
     println!("cargo::rustc-link-lib=static:+export-symbols=insta_ids_c");
-    // The server calls it, and nothing in the library does.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined=insta_ids_next_id");
+    println!("cargo::rustc-link-search=native={}", directory(&server, "--libdir")?);
+    println!("cargo::rustc-link-lib=pq");
+    // The server calls them, and nothing in the library does.
+    for function in ["insta_ids_next_id", "insta_ids_disconnect_node"] {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined={function}");
+    }
     // Calls within the library need no look at the symbols of others.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // The linker keeps what nothing in the library calls: the section from which cargo-pgrx reads the SQL that it writes.
@@ -40,4 +45,11 @@ fn server() -> Result<PgConfig, Failure> {
         .find(|version| std::env::var_os(format!("CARGO_FEATURE_PG{version}")).is_some())
         .ok_or("choose a version of PostgreSQL by a feature: pg15 to pg19")?;
     Ok(Pgrx::from_config()?.get(&format!("pg{version}"))?)
+}
+
+/// What the server's `pg_config` prints for an option: where libpq is, which pgrx does not ask for.
+fn directory(server: &PgConfig, option: &str) -> Result<String, Failure> {
+    let program = server.path().ok_or("the server has no pg_config")?;
+    let printed = std::process::Command::new(program).arg(option).output()?.stdout;
+    Ok(String::from_utf8(printed)?.trim().to_owned())
 }

@@ -168,7 +168,7 @@ def moved(source, target, first, rows, verify):
 def join(*nodes, migration=MIGRATION, shards=100, ends=()):
     """Creates the extension on servers, and a map on which all shards are on the first, or up to each end on the next."""
     with nodes[0].connect() as session:
-        session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
+        session.execute("CREATE EXTENSION insta_ids")
         session.execute("SELECT insta_ids.init(%s)", [shards])
         session.execute("SELECT insta_ids.add_migration('0001', %s)", [migration])
         for node in nodes:
@@ -179,7 +179,7 @@ def join(*nodes, migration=MIGRATION, shards=100, ends=()):
         shard_map = value(session, "SELECT insta_ids.shard_map()::text")
     for node in nodes[1:]:
         with node.connect() as session:
-            session.execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink")
+            session.execute("CREATE EXTENSION insta_ids")
             session.execute("SELECT insta_ids.apply_map(%s::text::jsonb)", [shard_map])
 
 

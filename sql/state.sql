@@ -219,7 +219,11 @@ CREATE TABLE insta_ids_internal.migration (
     ids_since timestamptz NOT NULL DEFAULT '-infinity',
     added_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     -- A name and not an OID, because a dump may be restored to a server where the role has another OID.
-    added_by name NOT NULL DEFAULT current_user
+    added_by name NOT NULL DEFAULT current_user,
+    -- Whether a superuser added it, here or on the node that it came from. On another server, a superuser may have the author's name.
+    is_by_superuser boolean NOT NULL,
+    -- The node that it came from. NULL if it was added here.
+    added_on name
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.migration', '');
 
@@ -273,3 +277,25 @@ CREATE TYPE insta_ids_internal.failure AS (code text, message text, detail text,
 
 CREATE TYPE insta_ids.finding AS (severity text, code text, object text, detail text, hint text);
 COMMENT ON TYPE insta_ids.finding IS 'what check returns';
+
+-- What other nodes answer. An answer that does not fit its type is no answer. See ask_fleet.
+-- Sums over all shards of all nodes stay within bigint.
+CREATE DOMAIN insta_ids_internal.count AS bigint NOT NULL CHECK (VALUE BETWEEN 0 AND 100000000000000);
+CREATE DOMAIN insta_ids_internal.shard_number AS integer NOT NULL CHECK (VALUE >= 0);
+CREATE TYPE insta_ids_internal.shard_report AS (
+    shard insta_ids_internal.shard_number, rows insta_ids_internal.count, bytes insta_ids_internal.count, ids bigint,
+    inserted insta_ids_internal.count, updated insta_ids_internal.count, deleted insta_ids_internal.count,
+    read insta_ids_internal.count, is_pinned boolean, is_fenced boolean, to_node name);
+CREATE TYPE insta_ids_internal.node_total AS (
+    rows bigint, bytes bigint, ids numeric, inserted numeric, updated numeric, deleted numeric, read numeric);
+CREATE TYPE insta_ids_internal.node_report AS (
+    library text, extension text, map insta_ids_internal.count, "time" numeric, pending bigint, moves integer, standbys text[],
+    shards integer, held text, remains insta_ids_internal.shard_number[], total insta_ids_internal.node_total,
+    load insta_ids_internal.shard_report[]);
+CREATE TYPE insta_ids_internal.node_check AS (
+    map jsonb, version insta_ids_internal.count, slot insta_ids_internal.count, slots insta_ids_internal.count, findings insta_ids.finding[],
+    open insta_ids_internal.shard_number[]);
+CREATE TYPE insta_ids_internal.node_move AS (first integer, last integer, from_node name, to_node name);
+CREATE TYPE insta_ids_internal.node_moves AS (moves insta_ids_internal.node_move[]);
+CREATE TYPE insta_ids_internal.node_departed AS (shards insta_ids_internal.shard_number[]);
+CREATE TYPE insta_ids_internal.node_migrations AS (migrations jsonb);

@@ -11,32 +11,37 @@ DECLARE
     newest_on text;
 BEGIN
     FOR asked IN
-        SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''map'', insta_ids.shard_map() - ''moving'', ''writer_slot'', insta_ids.writer_slot(),'
+        SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''map'', m.map - ''version'', ''version'', m.map -> ''version'','
+            || ' ''slot'', split_part(insta_ids.writer_slot(), ''/'', 1), ''slots'', split_part(insta_ids.writer_slot(), ''/'', 2),'
             || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
-            || ' ''open'', (SELECT coalesce(jsonb_agg(s.shard), ''[]'') FROM insta_ids.shards s WHERE s.state = ''active''))')
+            || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids.shards s WHERE s.state = ''active''))'
+            || ' FROM (SELECT insta_ids.shard_map() - ''moving'') m (map)', NULL::insta_ids_internal.node_check)
     LOOP
         IF asked.reason IS NULL THEN
             answers := answers || jsonb_build_object(asked.node, asked.answer);
         ELSE
             RETURN QUERY SELECT asked.node, 'error', CASE WHEN asked.is_connected THEN 'other_answer' ELSE 'no_answer' END,
                 quote_ident(asked.node), asked.reason,
-                CASE WHEN asked.is_connected THEN 'Mend that there.'
+                CASE WHEN asked.is_connected THEN 'Correct that there.'
                     ELSE 'Correct its connection string; or if the server is gone for good, promote its standby under the same'
                         || format(' name, and say where that is: SELECT insta_ids.add_node(%L, ...)', asked.node) END;
         END IF;
     END LOOP;
+    -- What to do is said where it is to be done: another server does not write statements for this one.
     RETURN QUERY
-    SELECT a.key::name, f.severity, f.code, f.object, f.detail, f.hint
+    SELECT a.key::name, f.severity, f.code, f.object, f.detail,
+           CASE WHEN a.key = insta_ids.this_node() THEN f.hint
+               WHEN f.hint IS NOT NULL THEN format('On node %I, call insta_ids.check().', a.key) END
     FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids.finding, nullif(a.value -> 'findings', 'null')) f;
 
     RETURN QUERY
     SELECT min(a.key)::name, 'error', 'open_twice', format('shard %s', o.shard),
            format('It is open to writers on the nodes %s.', string_agg(quote_ident(a.key), ', ' ORDER BY a.key)),
            format('On the node that it does not belong to: SELECT insta_ids.fence(%s)', o.shard)
-    FROM jsonb_each(answers) a, jsonb_array_elements_text(a.value -> 'open') o (shard)
+    FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
     GROUP BY o.shard HAVING count(*) > 1 ORDER BY o.shard::integer;
 
-    SELECT (a.value #>> '{map,version}')::bigint, a.key INTO newest, newest_on
+    SELECT (a.value -> 'version')::bigint, a.key INTO newest, newest_on
     FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
     RETURN QUERY
     SELECT a.key::name, CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
@@ -47,23 +52,27 @@ BEGIN
                THEN 'Apply the map of each on the other by insta_ids.apply_map().'
                ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
     FROM jsonb_each(answers) a
-    CROSS JOIN LATERAL (SELECT (a.value #>> '{map,version}')::bigint AS version) v
+    CROSS JOIN LATERAL (SELECT (a.value -> 'version')::bigint AS version) v
     -- A node that merged two maps has a higher version than one that got the result, and the same map.
-    WHERE (a.value -> 'map') - 'version' <> (answers -> newest_on -> 'map') - 'version'
+    WHERE a.value -> 'map' <> answers -> newest_on -> 'map'
     ORDER BY a.key;
 
     -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
     RETURN QUERY
-    SELECT a.key::name, 'error', 'same_writer_slot', quote_ident(a.key),
-           format('Its writer slot is %s, and that of node "%s" %s: they mint the same ids for a shard that both write to.',
-               a.value ->> 'writer_slot', b.key, b.value ->> 'writer_slot'),
+    WITH writers AS (
+        SELECT a.key::name AS node, (a.value -> 'slot')::bigint AS slot, (a.value -> 'slots')::bigint AS slots FROM jsonb_each(answers) a
+        WHERE (a.value -> 'slots')::bigint > 0
+    )
+    SELECT a.node, 'error', 'same_writer_slot', quote_ident(a.node),
+           format('Its writer slot is %s/%s, and that of node "%s" %s/%s: they mint the same ids for a shard that both write to.',
+               a.slot, a.slots, b.node, b.slot, b.slots),
            'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
                || 'SELECT insta_ids.acquire_writer_slot(...)'
-    FROM jsonb_each(answers) a
-    JOIN jsonb_each(answers) b ON a.key < b.key
-    WHERE insta_ids_internal.slots_overlap(a.value ->> 'writer_slot', b.value ->> 'writer_slot')
-        AND (a.value ->> 'writer_slot', b.value ->> 'writer_slot') <> ('0/1', '0/1')
-    ORDER BY a.key, b.key;
+    FROM writers a
+    -- Numbers of slots are powers of two, so each slot of the smaller number consists of slots of the greater one.
+    JOIN writers b ON a.node < b.node AND a.slot % least(a.slots, b.slots) = b.slot % least(a.slots, b.slots)
+    WHERE (a.slots, b.slots) <> (1, 1)
+    ORDER BY a.node, b.node;
 END
 $$;
 COMMENT ON FUNCTION insta_ids.check_fleet() IS

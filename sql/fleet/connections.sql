@@ -1,41 +1,75 @@
--- Questions to other nodes, by dblink.
+-- Questions to other nodes. See src/pg/remote.c for who may ask.
 
--- Returns a connection string by which a session does not wait long for a server that does not answer. What the string itself
--- says counts.
-CREATE OR REPLACE FUNCTION insta_ids_internal.with_timeouts(dsn text) RETURNS text
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN CASE
-        WHEN dsn ~ '(connect_timeout|keepalives)' THEN dsn
-        WHEN dsn ~ '^postgres(ql)?://' THEN dsn || CASE WHEN dsn ~ '[?&]$' THEN '' WHEN dsn ~ '[?]' THEN '&' ELSE '?' END
-            || 'connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=25000'
-        ELSE 'connect_timeout=10 keepalives_idle=10 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=25000 ' || dsn END;
+-- Begins to connect this session to another server. It replaces a connection of the same name. `node` is for messages. The
+-- connection string decides about timeouts, where it names them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_connect(connection text, node text, dsn text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_begin_to_connect';
 
--- Connects this session to another node. Raises an error unless the node is on the map, has the extension, and is the one that it
--- is taken for. A session can have more than one connection, each with a name.
-CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name, connection text DEFAULT 'insta_ids') RETURNS void
+-- Sends statements to a connected node, without waiting for the answer. rows_from_node() or await_node() returns the answer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_begin_to_ask_node';
+
+-- Waits for the answer to begin_to_ask_node(), and returns the first column of its rows. Raises an error if the answer is not
+-- complete after `timeout_ms`; 0 is no limit.
+CREATE OR REPLACE FUNCTION insta_ids_internal.rows_from_node(connection text DEFAULT 'insta_ids', timeout_ms integer DEFAULT 0)
+    RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_rows_from_node';
+
+-- Closes the connection to another node, if there is one.
+CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node(connection text DEFAULT 'insta_ids') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_disconnect_node';
+
+-- Waits for the one value that the statements of begin_to_ask_node() return, and returns it. NULL if they return no row.
+CREATE OR REPLACE FUNCTION insta_ids_internal.await_node(connection text DEFAULT 'insta_ids', timeout_ms integer DEFAULT 0) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT r FROM insta_ids_internal.rows_from_node(connection, timeout_ms) r);
+END
+$$;
+
+-- Begins to connect this session to a node. Raises an error unless the node is on the map.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_connect_node(node name, connection text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.require_node(node);
+    PERFORM insta_ids_internal.begin_to_connect(connection, n.node::text, n.dsn)
+    FROM insta_ids_internal.node n WHERE n.node = begin_to_connect_node.node;
+END
+$$;
+
+-- Begins to ask a connected node for its name. Roles that write the map choose where a connection string leads, so nothing is called
+-- there before it is known to be the extension's. The role may have settings of its own there.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_greet_node(connection text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.begin_to_ask_node($question$
+        SET search_path = pg_catalog, pg_temp;
+        SET default_transaction_isolation = 'read committed';
+        SET statement_timeout = 0;
+        DO $do$
+        BEGIN
+            IF NOT EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'insta_ids') THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = 'object_not_in_prerequisite_state',
+                    MESSAGE = 'database of the node does not have the extension insta_ids',
+                    HINT = 'Correct the connection string by insta_ids.add_node(), or CREATE EXTENSION insta_ids there.';
+            END IF;
+        END
+        $do$;
+        SELECT insta_ids.this_node() $question$, connection);
+END
+$$;
+
+-- Reads the answer to begin_to_greet_node(). Raises an error unless the node has the extension and this name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.greet_node(node name, connection text, timeout_ms integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    dblink CONSTANT name := insta_ids_internal.dblink_schema();
-    there text;
+    there CONSTANT text := insta_ids_internal.await_node(connection, timeout_ms);
 BEGIN
-    PERFORM insta_ids_internal.require_node(node), insta_ids_internal.disconnect_node(connection);
-    EXECUTE format('SELECT %I.dblink_connect(%L, %L)', dblink, connection, (
-        SELECT insta_ids_internal.with_timeouts(n.dsn) FROM insta_ids_internal.node n WHERE n.node = connect_node.node));
-    -- The role may have other settings there.
-    EXECUTE format('SELECT %I.dblink_exec(%L, %L)', dblink, connection,
-        'SET search_path = pg_catalog, pg_temp; SET default_transaction_isolation = ''read committed''; SET statement_timeout = 0');
-    -- Roles that write the map choose where a connection string leads. The functions called there must be the extension's.
-    IF insta_ids_internal.ask_node('SELECT to_jsonb(count(*)) FROM pg_extension e WHERE e.extname = ''insta_ids''', connection)
-        <> '1'
-    THEN
-        PERFORM insta_ids_internal.disconnect_node(connection);
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('node "%s" does not have the extension insta_ids', node),
-            HINT = 'Correct its connection string by insta_ids.add_node(), or CREATE EXTENSION insta_ids there.';
-    END IF;
-    there := insta_ids_internal.ask_node('SELECT to_jsonb(insta_ids.this_node())', connection) #>> '{}';
     IF there IS DISTINCT FROM node::text THEN
         PERFORM insta_ids_internal.disconnect_node(connection);
         RAISE EXCEPTION USING
@@ -47,47 +81,43 @@ BEGIN
 END
 $$;
 
--- Returns the name of a session's connection to this node, where the session has one to each node. It is short, because dblink cuts
--- names off at 63 bytes, and the name of a node can be that long.
+-- Connects this session to another node. Raises an error unless the node is on the map, has the extension, and is the one that it
+-- is taken for. A session can have more than one connection, each with a name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.connect_node(node name, connection text DEFAULT 'insta_ids') RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.begin_to_connect_node(node, connection), insta_ids_internal.begin_to_greet_node(connection);
+    PERFORM insta_ids_internal.greet_node(node, connection, insta_ids_internal.node_timeout_ms());
+END
+$$;
+
+-- Returns the name of a session's connection to this node, where the session has one to each node.
 CREATE OR REPLACE FUNCTION insta_ids_internal.connection_to(node name) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT format('insta_ids %s', n.ord) FROM insta_ids_internal.node n WHERE n.node = connection_to.node;
 END;
 
--- Closes the connection to another node, if there is one.
-CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node(connection text DEFAULT 'insta_ids') RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    dblink CONSTANT name := insta_ids_internal.dblink_schema();
-    is_connected boolean;
-BEGIN
-    EXECUTE format('SELECT %L = ANY (%I.dblink_get_connections())', connection, dblink) INTO is_connected;
-    IF is_connected THEN
-        EXECUTE format('SELECT %I.dblink_disconnect(%L)', dblink, connection);
-    END IF;
-END
-$$;
-
--- Returns the schema of the extension dblink. Raises an error if dblink is not installed.
-CREATE OR REPLACE FUNCTION insta_ids_internal.dblink_schema() RETURNS name
+-- Returns how long a node may take to answer a question about itself, in milliseconds. 0 is no limit.
+CREATE OR REPLACE FUNCTION insta_ids_internal.node_timeout_ms() RETURNS integer
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'dblink');
 BEGIN
-    IF schema IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'extension "dblink" is not installed in this database',
-            HINT = 'Create it: CREATE EXTENSION dblink.';
-    END IF;
-    RETURN schema;
+    RETURN (extract(epoch FROM insta_ids_internal.setting('insta_ids.node_timeout')::interval) * 1000)::integer;
 END
 $$;
 
--- Runs a query on the connected node, and returns its one value.
+-- Returns how many milliseconds are left until a time of the steady clock, at least 1. NULL is no limit, and 0 stands for it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ms_until(until bigint) RETURNS integer
+    VOLATILE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN coalesce(greatest(until - insta_ids_internal.steady_ms(), 1), 0);
+END
+$$;
+
+-- Runs statements on the connected node, and returns the one value that they return.
 CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -103,40 +133,6 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.call_node(call text) RETURNS void
 AS $$
 BEGIN
     PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(true) FROM insta_ids_internal.' || call);
-END
-$$;
-
--- Sends a query to the connected node, without waiting for the answer. await_node() returns the answer.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    EXECUTE format('SELECT %I.dblink_send_query(%L, %L)', insta_ids_internal.dblink_schema(), connection, question);
-END
-$$;
-
--- Waits for the answer to the statement of begin_to_ask_node(), and returns it. A CALL answers with CALL.
-CREATE OR REPLACE FUNCTION insta_ids_internal.await_node(connection text DEFAULT 'insta_ids') RETURNS text
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    dblink CONSTANT name := insta_ids_internal.dblink_schema();
-    get_result CONSTANT text := format('SELECT a.answer FROM %I.dblink_get_result(%L) a (answer text)', dblink, connection);
-    answer text;
-    is_busy boolean;
-    looks integer := 0;
-BEGIN
-    -- Before PostgreSQL 17, dblink itself cannot be cancelled while it waits for an answer.
-    LOOP
-        EXECUTE format('SELECT %I.dblink_is_busy(%L) = 1', dblink, connection) INTO is_busy;
-        EXIT WHEN NOT is_busy;
-        looks := looks + 1;
-        PERFORM insta_ids_internal.wait_ms(least(1 + looks / 100, 10));
-    END LOOP;
-    EXECUTE get_result INTO answer;
-    -- The connection can be used again only after the end of the results.
-    EXECUTE get_result;
-    RETURN answer;
 END
 $$;
 
@@ -162,52 +158,72 @@ BEGIN
 END
 $$;
 
--- Asks all nodes of the map, including this one, at the same time. A node that does not answer, or that waits for a lock for 5 s,
--- has a reason. `clock_offset` is how far the clock there is ahead of the clock here.
-CREATE OR REPLACE FUNCTION insta_ids_internal.ask_fleet(question text)
-    RETURNS TABLE (node name, is_connected boolean, answer jsonb, reason text, clock_offset interval)
-    VOLATILE STRICT PARALLEL UNSAFE ROWS 10 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Returns an error and its detail in one line, as the reason why a node gave no answer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.reason(message text, detail text) RETURNS text
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.concat_ws(': ', message, nullif(pg_catalog.btrim(detail), ''));
+
+-- Asks all nodes of the map, including this one, at the same time. The answer of each is one JSON object, and is returned as a row
+-- of the type of `shape`. A node has a reason instead if it does not answer within insta_ids.node_timeout, if it waits for a lock for
+-- 5 s, or if its answer is no such row. `clock_offset` is how far the clock there is ahead of the clock here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_fleet(question text, shape anyelement)
+    RETURNS TABLE (node name, is_connected boolean, answer anyelement, reason text, clock_offset interval)
+    VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord);
-    connected name[] := '{}';
+    -- All nodes have the same time. NULL is no limit.
+    until CONSTANT bigint := insta_ids_internal.steady_ms() + nullif(insta_ids_internal.node_timeout_ms(), 0);
     reasons jsonb := '{}';
+    task text;
     connection text;
+    answered jsonb;
     detail text;
     asked_at timestamptz;
 BEGIN
-    PERFORM insta_ids_internal.dblink_schema();
-    FOREACH node IN ARRAY nodes LOOP
-        connection := insta_ids_internal.connection_to(node);
-        BEGIN
-            PERFORM insta_ids_internal.connect_node(node, connection);
-            connected := connected || node;
-            PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(set_config(''lock_timeout'', ''5s'', false))', connection);
-            PERFORM insta_ids_internal.begin_to_ask_node(question, connection);
-        EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
-            reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));
-        END;
-    END LOOP;
-    FOREACH node IN ARRAY nodes LOOP
-        is_connected := node = ANY (connected);
-        connection := insta_ids_internal.connection_to(node);
-        answer := NULL;
-        clock_offset := NULL;
-        IF is_connected THEN
+    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = 'must be superuser to ask the nodes of the map';
+    END IF;
+    -- Each task only begins something in all nodes, so that they work at the same time.
+    FOREACH task IN ARRAY '{connect,greet,ask,answer}'::text[] LOOP
+        FOREACH node IN ARRAY nodes LOOP
+            connection := insta_ids_internal.connection_to(node);
+            is_connected := NOT reasons ? node::text;
+            answer := NULL;
+            clock_offset := NULL;
             BEGIN
-                answer := insta_ids_internal.await_node(connection)::jsonb;
-                asked_at := clock_timestamp();
-                clock_offset := (insta_ids_internal.ask_node('SELECT to_jsonb(clock_timestamp())', connection) #>> '{}')::timestamptz
-                    - asked_at - (clock_timestamp() - asked_at) / 2;
+                IF NOT is_connected THEN
+                    NULL;
+                ELSIF task = 'connect' THEN
+                    PERFORM insta_ids_internal.begin_to_connect_node(node, connection);
+                ELSIF task = 'greet' THEN
+                    PERFORM insta_ids_internal.begin_to_greet_node(connection);
+                ELSIF task = 'ask' THEN
+                    PERFORM insta_ids_internal.greet_node(node, connection, insta_ids_internal.ms_until(until));
+                    PERFORM insta_ids_internal.begin_to_ask_node('SET lock_timeout = ''5s''; ' || question, connection);
+                ELSE
+                    answered := insta_ids_internal.await_node(connection, insta_ids_internal.ms_until(until))::jsonb;
+                    IF jsonb_typeof(answered) IS DISTINCT FROM 'object' THEN
+                        RAISE invalid_parameter_value USING MESSAGE = 'answer is not a JSON object';
+                    END IF;
+                    answer := jsonb_populate_record(shape, answered);
+                    asked_at := clock_timestamp();
+                    PERFORM insta_ids_internal.begin_to_ask_node('SELECT clock_timestamp()', connection);
+                    clock_offset := insta_ids_internal.await_node(connection, insta_ids_internal.ms_until(until))::timestamptz
+                        - asked_at - (clock_timestamp() - asked_at) / 2;
+                END IF;
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
                 reasons := reasons || jsonb_build_object(node, concat_ws(': ', SQLERRM, nullif(trim(detail), '')));
             END;
-            PERFORM insta_ids_internal.disconnect_node(connection);
-        END IF;
-        reason := reasons ->> node;
-        RETURN NEXT;
+            IF task = 'answer' THEN
+                reason := reasons ->> node;
+                RETURN NEXT;
+            END IF;
+            IF task = 'answer' OR reasons ? node::text THEN
+                PERFORM insta_ids_internal.disconnect_node(connection);
+            END IF;
+        END LOOP;
     END LOOP;
 END
 $$;

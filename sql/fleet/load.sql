@@ -85,18 +85,18 @@ DECLARE
     before jsonb;
 BEGIN
     PERFORM insta_ids_internal.require_sample(sample);
-    before := (SELECT jsonb_object_agg(a.node, a.answer) FROM insta_ids_internal.ask_fleet(question) a);
+    before := (
+        SELECT jsonb_object_agg(a.node, a.answer) FROM insta_ids_internal.ask_fleet(question, NULL::insta_ids_internal.node_report) a);
     PERFORM insta_ids_internal.wait_ms((extract(epoch FROM sample) * 1000)::integer);
     RETURN QUERY
-    SELECT a.node, a.reason IS NULL, a.reason, a.answer ->> 'library', a.answer ->> 'extension', (a.answer ->> 'map')::bigint,
-           date_trunc('milliseconds', a.clock_offset), (a.answer ->> 'shards')::integer, (a.answer #>> '{total,rows}')::bigint,
-           (a.answer #>> '{total,bytes}')::bigint,
-           insta_ids_internal.rate(b.was, a.answer, 'ids'), insta_ids_internal.rate(b.was, a.answer, 'inserted'),
-           insta_ids_internal.rate(b.was, a.answer, 'updated'), insta_ids_internal.rate(b.was, a.answer, 'deleted'),
-           insta_ids_internal.rate(b.was, a.answer, 'read'), (a.answer ->> 'pending')::bigint,
-           (a.answer ->> 'moves')::integer, ARRAY(SELECT jsonb_array_elements_text(a.answer -> 'standbys'))
-    FROM insta_ids_internal.ask_fleet(question) a
-    CROSS JOIN LATERAL (SELECT before -> a.node::text) b (was);
+    SELECT a.node, a.reason IS NULL, a.reason, (a.answer).library, (a.answer).extension, (a.answer).map::bigint,
+           date_trunc('milliseconds', a.clock_offset), (a.answer).shards, (a.answer).total.rows, (a.answer).total.bytes,
+           insta_ids_internal.rate(b.was, b.now, 'ids'), insta_ids_internal.rate(b.was, b.now, 'inserted'),
+           insta_ids_internal.rate(b.was, b.now, 'updated'), insta_ids_internal.rate(b.was, b.now, 'deleted'),
+           insta_ids_internal.rate(b.was, b.now, 'read'), (a.answer).pending, (a.answer).moves,
+           coalesce((a.answer).standbys, '{}')
+    FROM insta_ids_internal.ask_fleet(question, NULL::insta_ids_internal.node_report) a
+    CROSS JOIN LATERAL (SELECT before -> a.node::text, to_jsonb(a.answer)) b (was, now);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.fleet(interval) IS 'how each node of the map is, and how much it has to do';

@@ -1,42 +1,70 @@
 -- Migrations of all nodes.
 
--- Returns the migrations of this node, as the others take them.
+-- Returns the migrations of this node, as other nodes take them, with who added each of them where.
 CREATE OR REPLACE FUNCTION insta_ids_internal.migrations_json() RETURNS jsonb
-    STABLE PARALLEL SAFE LANGUAGE sql
+    STABLE PARALLEL UNSAFE LANGUAGE sql
     RETURN (
         SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('number', m.number, 'name', m.name, 'ddl', m.ddl,
-            'transactional', m.transactional, 'check_ids', m.check_ids, 'ids_since', m.ids_since) ORDER BY m.number), '[]')
+            'transactional', m.transactional, 'check_ids', m.check_ids, 'ids_since', m.ids_since, 'added_by', m.added_by,
+            'is_by_superuser', m.is_by_superuser, 'added_on', coalesce(m.added_on, insta_ids.this_node()::pg_catalog.name))
+            ORDER BY m.number), '[]')
         FROM insta_ids_internal.migration m);
 
-CREATE OR REPLACE PROCEDURE insta_ids.migrate_fleet(batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
-    LANGUAGE plpgsql
+-- Returns the name of the first migration of `first_ones` that is not at its place in `all_of_them`, or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.first_difference(all_of_them jsonb, first_ones jsonb) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT m.migration ->> 'name' FROM jsonb_array_elements(first_ones) WITH ORDINALITY m (migration, place)
+    WHERE m.migration - '{added_by,is_by_superuser,added_on}'::text[]
+        IS DISTINCT FROM (all_of_them -> (m.place - 1)::integer) - '{added_by,is_by_superuser,added_on}'::text[]
+    ORDER BY m.place LIMIT 1;
+END;
+
+-- Returns the nodes that answer, and why each of the others does not. Raises an error if a node has a migration that is not at its
+-- place in `migrations`.
+CREATE OR REPLACE FUNCTION insta_ids_internal.nodes_to_migrate(migrations jsonb) RETURNS TABLE (node name, reason text)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
-    migrations pg_catalog.jsonb;
-    asked pg_catalog.record;
-    failures pg_catalog.jsonb := '{}';
-    nodes pg_catalog.name[] := '{}';
-    node pg_catalog.name;
-    connection pg_catalog.text;
+    asked record;
+    different text;
 BEGIN
-    CALL insta_ids_internal.new_transaction();
-    migrations := insta_ids_internal.migrations_json();
-    -- No node gets a migration unless all nodes that answer can take all of them.
-    FOR asked IN SELECT * FROM insta_ids_internal.ask_fleet('SELECT insta_ids_internal.migrations_json()') LOOP
-        IF asked.reason IS NOT NULL THEN
-            failures := failures || jsonb_build_object(asked.node, asked.reason);
-        ELSIF insta_ids_internal.first_difference(migrations, asked.answer) IS NOT NULL THEN
+    FOR asked IN
+        SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''migrations'', insta_ids_internal.migrations_json())',
+            NULL::insta_ids_internal.node_migrations)
+    LOOP
+        different := insta_ids_internal.first_difference(migrations, (asked.answer).migrations);
+        IF different IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('migrations of node "%s" are not those of this node', asked.node),
-                DETAIL = format('The first that differs is "%s".', insta_ids_internal.first_difference(migrations, asked.answer)),
+                DETAIL = format('The first that differs is "%s".', different),
                 HINT = 'Add the same migrations in the same order on all nodes. Call this on the node that has most of them.';
-        ELSE
-            nodes := nodes || asked.node;
         END IF;
+        node := asked.node;
+        reason := asked.reason;
+        RETURN NEXT;
     END LOOP;
-    FOREACH node IN ARRAY nodes LOOP
+END
+$$;
+
+-- Gives all nodes the migrations of this one, and has them applied there at the same time. No node receives a migration unless this
+-- one has checked the authors of all of them, and all nodes that answer can take them. Raises an error if a node is not migrated.
+CREATE OR REPLACE FUNCTION insta_ids_internal.migrate_nodes(batch integer, lock_timeout text) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    migrations CONSTANT jsonb := insta_ids_internal.migrations_json();
+    failures jsonb;
+    nodes name[];
+    node name;
+    connection text;
+BEGIN
+    PERFORM insta_ids_internal.require_trusted_author(m) FROM insta_ids_internal.migration m ORDER BY m.number;
+    SELECT array_agg(n.node) FILTER (WHERE n.reason IS NULL),
+           coalesce(jsonb_object_agg(n.node, n.reason) FILTER (WHERE n.reason IS NOT NULL), '{}')
+    INTO nodes, failures FROM insta_ids_internal.nodes_to_migrate(migrations) n;
+    FOREACH node IN ARRAY coalesce(nodes, '{}') LOOP
         connection := insta_ids_internal.connection_to(node);
         BEGIN
             PERFORM insta_ids_internal.connect_node(node, connection);
@@ -48,12 +76,13 @@ BEGIN
             failures := failures || jsonb_build_object(node, SQLERRM);
         END;
     END LOOP;
-    FOREACH node IN ARRAY nodes LOOP
-        CONTINUE WHEN failures ? node::text;
+    FOREACH node IN ARRAY coalesce(nodes, '{}') LOOP
         connection := insta_ids_internal.connection_to(node);
         BEGIN
-            PERFORM insta_ids_internal.await_node(connection);
-            RAISE NOTICE 'migrate_fleet: node "%" is done', node;
+            IF NOT failures ? node::text THEN
+                PERFORM insta_ids_internal.await_node(connection);
+                RAISE NOTICE 'migrate_fleet: node "%" is done', node;
+            END IF;
         EXCEPTION WHEN OTHERS THEN
             failures := failures || jsonb_build_object(node, SQLERRM);
         END;
@@ -65,19 +94,22 @@ BEGIN
             MESSAGE = format('%s of %s nodes are not migrated', (SELECT count(*) FROM jsonb_object_keys(failures)),
                 (SELECT count(*) FROM insta_ids_internal.node)),
             DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, rtrim(f.value, '.')), ' ' ORDER BY f.key) FROM jsonb_each_text(failures) f),
-            HINT = 'See insta_ids.migration_status there, mend that, and call insta_ids.migrate_fleet() again.';
+            HINT = 'See insta_ids.migration_status there, correct that, and call insta_ids.migrate_fleet() again.';
     END IF;
-    -- From here on, names would be looked up in schemas of others.
-    PERFORM set_config('search_path', path, true);
+END
+$$;
+
+-- Each node is asked in a transaction that begins now, so this one has no older snapshot.
+CREATE OR REPLACE PROCEDURE insta_ids.migrate_fleet(batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    PERFORM insta_ids_internal.migrate_nodes(batch, lock_timeout);
+    PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.migrate_fleet(integer, text) IS
     'gives all nodes of the map the migrations of this one, and applies them there';
-
--- Returns the name of the first migration of `first_ones` that is not at its place in `all_of_them`, or NULL.
-CREATE OR REPLACE FUNCTION insta_ids_internal.first_difference(all_of_them jsonb, first_ones jsonb) RETURNS text
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
-BEGIN ATOMIC
-    SELECT m.migration ->> 'name' FROM jsonb_array_elements(first_ones) WITH ORDINALITY m (migration, place)
-    WHERE m.migration IS DISTINCT FROM all_of_them -> (m.place - 1)::integer ORDER BY m.place LIMIT 1;
-END;

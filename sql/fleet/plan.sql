@@ -48,11 +48,11 @@ BEGIN
     IF is_rate THEN
         PERFORM insta_ids_internal.require_sample(sample);
         before := (
-            SELECT jsonb_object_agg(l.load ->> 'shard', l.load -> by)
-            FROM insta_ids_internal.ask_fleet(question) a, jsonb_array_elements(a.answer -> 'load') l (load));
+            SELECT jsonb_object_agg(l.shard, to_jsonb(l) -> by)
+            FROM insta_ids_internal.ask_fleet(question, NULL::insta_ids_internal.node_report) a, unnest((a.answer).load) l);
         PERFORM insta_ids_internal.wait_ms((extract(epoch FROM sample) * 1000)::integer);
     END IF;
-    FOR asked IN SELECT * FROM insta_ids_internal.ask_fleet(question) LOOP
+    FOR asked IN SELECT * FROM insta_ids_internal.ask_fleet(question, NULL::insta_ids_internal.node_report) LOOP
         CONTINUE WHEN asked.node = ANY (exclude);
         IF asked.reason IS NOT NULL THEN
             RAISE EXCEPTION USING
@@ -63,17 +63,14 @@ BEGIN
         END IF;
         RETURN QUERY
         -- A shard that moves counts for the node that it goes to.
-        SELECT CASE WHEN l.to_node IS NULL OR l.to_node = ANY (exclude) THEN asked.node ELSE l.to_node END, l.shard,
+        SELECT CASE WHEN l.to_node IS NULL OR l.to_node = ANY (exclude) THEN asked.node ELSE l.to_node END, l.shard::integer,
                CASE by WHEN 'shards' THEN 1 WHEN 'bytes' THEN l.bytes WHEN 'rows' THEN l.rows
                    -- Of a shard that was not here before, nothing is known.
                    ELSE greatest(0, coalesce((to_jsonb(l) ->> by)::float8 - (before ->> l.shard::text)::float8, 0)) END::float8,
-               l.rows, l.bytes, l.is_pinned OR l.is_fenced, false
-        FROM jsonb_to_recordset(asked.answer -> 'load') l (
-            shard integer, rows bigint, bytes bigint, ids bigint, inserted bigint, updated bigint, deleted bigint, read bigint,
-            is_pinned boolean, is_fenced boolean, to_node name);
+               l.rows::bigint, l.bytes::bigint, l.is_pinned OR l.is_fenced, false
+        FROM unnest((asked.answer).load) l;
         RETURN QUERY
-        SELECT asked.node, r.shard::integer, 0::float8, 0::bigint, 0::bigint, true, true
-        FROM jsonb_array_elements_text(asked.answer -> 'remains') r (shard);
+        SELECT asked.node, r.shard::integer, 0::float8, 0::bigint, 0::bigint, true, true FROM unnest((asked.answer).remains) r (shard);
     END LOOP;
 END
 $$;

@@ -121,8 +121,9 @@ DECLARE
     map jsonb;
 BEGIN
     takers := (
-        SELECT coalesce(jsonb_object_agg(a.node, a.answer), '{}')
-        FROM insta_ids_internal.ask_fleet('SELECT coalesce(jsonb_agg(d.shard), ''[]'') FROM insta_ids_internal.departed_shard d') a
+        SELECT coalesce(jsonb_object_agg(a.node, coalesce((a.answer).shards, '{}')), '{}')
+        FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''shards'', jsonb_agg(d.shard)) FROM insta_ids_internal.departed_shard d',
+            NULL::insta_ids_internal.node_departed) a
         JOIN insta_ids_internal.node n ON n.node = a.node
         WHERE a.reason IS NULL AND n.weight > 0 AND a.node <> ALL (exclude));
     PERFORM insta_ids_internal.connect_node(drained);
@@ -169,13 +170,12 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_moves(exclude name[]) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT coalesce(jsonb_agg(DISTINCT jsonb_build_object('first', (m.move ->> 'first')::integer, 'last', (m.move ->> 'last')::integer,
-        'from_node', m.move ->> 'from_node', 'to_node', m.move ->> 'to_node')), '[]')
-    FROM insta_ids_internal.ask_fleet('SELECT coalesce(jsonb_agg(jsonb_build_object(''first'', m.first, ''last'', m.last,'
-            || ' ''from_node'', m.from_node, ''to_node'', m.to_node)), ''[]'') FROM insta_ids_internal.move m') a,
-        jsonb_array_elements(a.answer) m (move)
-    WHERE a.node::text IN (m.move ->> 'from_node', m.move ->> 'to_node')
-        AND NOT ARRAY[m.move ->> 'from_node', m.move ->> 'to_node'] && exclude::text[];
+    SELECT coalesce(jsonb_agg(DISTINCT to_jsonb(m)), '[]')
+    FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''moves'', jsonb_agg(jsonb_build_object(''first'', m.first,'
+            || ' ''last'', m.last, ''from_node'', m.from_node, ''to_node'', m.to_node))) FROM insta_ids_internal.move m',
+            NULL::insta_ids_internal.node_moves) a,
+        unnest((a.answer).moves) m
+    WHERE a.node IN (m.from_node, m.to_node) AND NOT ARRAY[m.from_node, m.to_node] && exclude;
 END;
 
 -- Returns whether a move has to wait: for one of its nodes, or because as many run as may.

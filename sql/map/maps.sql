@@ -83,6 +83,23 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.shard_map() IS 'the map as JSON, with known answers for clients in other languages';
 
+-- Raises an error if another server's version of the map is too high for a map that has changed step by step. A map of the highest
+-- possible version could never change again.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_map_version(version bigint) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own CONSTANT bigint := coalesce((SELECT m.version FROM insta_ids_internal.map m), 0);
+BEGIN
+    IF version NOT BETWEEN 0 AND own + 1000000000 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'numeric_value_out_of_range',
+            MESSAGE = format('version %s of the map is out of range', version),
+            DETAIL = format('The map here has version %s. Another one can be up to 1000000000 versions ahead.', own);
+    END IF;
+END
+$$;
+
 -- Raises an error unless this is a map of the shards of this database.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_map(map jsonb) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -112,6 +129,11 @@ BEGIN
             DETAIL = 'Each range must have a first and a last shard, a node and a version.';
     END IF;
     PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
+    PERFORM insta_ids_internal.require_map_version(v.version)
+    FROM (
+        SELECT (map -> 'version')::bigint UNION SELECT (map -> 'nodes_version')::bigint
+        UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r
+    ) v (version);
 END
 $$;
 

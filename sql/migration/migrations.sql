@@ -17,7 +17,9 @@ DECLARE
     applied record;
 BEGIN
     -- Another role may take a migration over, because its statements stay the same.
-    IF to_jsonb(NEW) - '{added_at,added_by}'::text[] = to_jsonb(OLD) - '{added_at,added_by}'::text[] THEN
+    IF (NEW.number, NEW.name, NEW.ddl, NEW.transactional, NEW.check_ids, NEW.ids_since)
+        = (OLD.number, OLD.name, OLD.ddl, OLD.transactional, OLD.check_ids, OLD.ids_since)
+    THEN
         RETURN NEW;
     END IF;
     PERFORM insta_ids_internal.require_read_committed();
@@ -42,26 +44,35 @@ CREATE OR REPLACE TRIGGER keep BEFORE UPDATE OR DELETE ON insta_ids_internal.mig
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_author() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    is_superuser CONSTANT boolean := (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user);
 BEGIN
-    IF EXISTS (SELECT FROM pg_roles r WHERE r.rolname = OLD.added_by AND NOT pg_has_role(r.oid, 'USAGE')) THEN
+    IF TG_OP <> 'INSERT' AND NOT is_superuser AND (OLD.is_by_superuser OR OLD.added_on IS NOT NULL
+        OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = OLD.added_by AND NOT pg_has_role(r.oid, 'USAGE')))
+    THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
+            MESSAGE = insta_ids_internal.authorship(OLD),
             DETAIL = 'Only roles that have the rights of that role can replace it, take it over or remove it.';
-    -- Superusers may keep the author, because they restore migrations of other roles.
-    ELSIF TG_OP <> 'DELETE' AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    ELSIF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    -- Superusers may keep the author, because they restore migrations of other roles, and take those of other nodes over.
+    IF NOT is_superuser THEN
         NEW.added_by := current_user;
+        NEW.added_on := NULL;
         NEW.number := CASE TG_OP WHEN 'UPDATE' THEN OLD.number ELSE (
             SELECT coalesce(max(m.number), 0) + 1 FROM insta_ids_internal.migration m) END;
     END IF;
-    RETURN coalesce(NEW, OLD);
+    NEW.is_by_superuser := is_superuser AND coalesce(NEW.is_by_superuser, true);
+    RETURN NEW;
 END
 $$;
 CREATE OR REPLACE TRIGGER require_author BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.migration
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_author();
 ALTER TABLE insta_ids_internal.migration ENABLE ALWAYS TRIGGER require_author;
 
--- Returns whether a migration by `author` may run with the caller's rights: `author` must have all of them. A statement can
+-- Returns whether code of `author` may run with the caller's rights: `author` must have all of them. A statement can
 -- reset the role, so `author` must be a superuser if the session began as one.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_trusted(author name) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -76,15 +87,33 @@ BEGIN
 END
 $$;
 
--- Raises an error unless the author of a migration has the caller's rights.
+-- Returns whether a migration may run with the caller's rights. If no superuser added it, its author must be a role of this server
+-- that has these rights, and is no superuser now: then it could be another role of this name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_trusted_migration(migration insta_ids_internal.migration) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN migration.is_by_superuser
+        OR migration.added_on IS NULL AND insta_ids_internal.is_trusted(migration.added_by)
+            AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = migration.added_by AND r.rolsuper);
+END
+$$;
+
+-- Returns who added a migration, as errors say it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.authorship(migration insta_ids_internal.migration) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.format('migration "%s" was added by role "%s"', migration.name, migration.added_by)
+        || CASE WHEN migration.added_on IS NULL THEN '' ELSE pg_catalog.format(' on node "%s"', migration.added_on) END;
+
+-- Raises an error unless a migration may run with the caller's rights.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_author(migration insta_ids_internal.migration) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT insta_ids_internal.is_trusted(migration.added_by) THEN
+    IF NOT insta_ids_internal.is_trusted_migration(migration) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('migration "%s" was added by role "%s"', migration.name, migration.added_by),
+            MESSAGE = insta_ids_internal.authorship(migration),
             DETAIL = 'Its statements would run with your rights.',
             HINT = format('Read it in insta_ids_internal.migration. Then add it with the same text as a superuser: SELECT insta_ids.add_migration(%L, ...).',
                 migration.name);
@@ -183,18 +212,19 @@ BEGIN
     PERFORM insta_ids_internal.require_migration(name, ddl, transactional), insta_ids_internal.first_id_since(ids_since);
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = add_migration.name) THEN
-        INSERT INTO insta_ids_internal.migration
+        INSERT INTO insta_ids_internal.migration (number, name, ddl, transactional, check_ids, ids_since)
         SELECT coalesce(max(m.number) + 1, 1), add_migration.name, add_migration.ddl,
                add_migration.transactional, add_migration.check_ids, add_migration.ids_since
         FROM insta_ids_internal.migration m;
     ELSE
         UPDATE insta_ids_internal.migration m
         SET ddl = add_migration.ddl, transactional = add_migration.transactional,
-            check_ids = add_migration.check_ids, ids_since = add_migration.ids_since, added_at = now(), added_by = current_user
+            check_ids = add_migration.check_ids, ids_since = add_migration.ids_since, added_at = now(), added_by = current_user,
+            is_by_superuser = true, added_on = NULL
         WHERE m.name = add_migration.name
             AND ((m.ddl, m.transactional, m.check_ids, m.ids_since)
                     <> (add_migration.ddl, add_migration.transactional, add_migration.check_ids, add_migration.ids_since)
-                OR NOT insta_ids_internal.is_trusted(m.added_by));
+                OR NOT insta_ids_internal.is_trusted_migration(m));
     END IF;
 END
 $$;

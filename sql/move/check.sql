@@ -16,8 +16,7 @@ DECLARE
 BEGIN
     BEGIN
         PERFORM insta_ids_internal.connect_node(from_node);
-        EXECUTE format('SELECT %I.dblink_exec(%L, %L)', insta_ids_internal.dblink_schema(), 'insta_ids', 'BEGIN');
-        offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L)', first, last, here));
+        offer := insta_ids_internal.ask_node(format('BEGIN; SELECT insta_ids_internal.move_offer(%s, %s, %L)', first, last, here));
         lead := (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
             - clock_timestamp();
         standby := insta_ids_internal.ask_node('SELECT insta_ids_internal.standby_behind(0, ''{}'')');

@@ -41,7 +41,7 @@ BEGIN
                 HINT = insta_ids_internal.hint_to_abort(moving);
         END IF;
         PERFORM insta_ids_internal.make_subscription(moving);
-    ELSIF subscription.dsn <> dsn THEN
+    ELSIF dsn <> (SELECT s.subconninfo FROM pg_subscription s WHERE s.oid = subscription.oid) THEN
         EXECUTE format('ALTER SUBSCRIPTION %I CONNECTION %L', move, dsn);
     END IF;
     IF subscription.is_enabled IS NOT TRUE THEN
@@ -189,7 +189,6 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.prepare_hand_over(move name, from
 AS $$
 DECLARE
     relation pg_catalog.text;
-    lead pg_catalog.interval;
 BEGIN
     -- The first queries here need statistics.
     FOR relation IN
@@ -200,13 +199,24 @@ BEGIN
         EXECUTE format('ANALYZE %s', relation);
     END LOOP;
     CALL insta_ids_internal.new_transaction();
-    lead := (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
-        - clock_timestamp();
-    IF lead > current_setting('insta_ids.clock_tolerance')::interval THEN
+    PERFORM insta_ids_internal.require_near_time(
+        (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz, from_node);
+END
+$$;
+
+-- Raises an error if a time of ids of another node is further ahead of this server's clock than it can follow.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_near_time(at timestamptz, node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tolerance CONSTANT text := insta_ids_internal.setting('insta_ids.clock_tolerance');
+    lead CONSTANT interval := at - clock_timestamp();
+BEGIN
+    IF lead > tolerance::interval THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, from_node),
-            DETAIL = format('"insta_ids.clock_tolerance" is %s.', current_setting('insta_ids.clock_tolerance')),
+            MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, node),
+            DETAIL = format('"insta_ids.clock_tolerance" is %s.', tolerance),
             HINT = 'Correct the clock, and call again.';
     END IF;
 END

@@ -143,7 +143,7 @@ BEGIN
         PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
-        -- The source must give up earlier than this session, which cannot be cancelled while dblink waits for an answer.
+        -- The source gives up earlier than this session, so that its error says which standby lacks the fence.
         mark := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_mark(%L::name, %L::interval)', move,
             CASE WHEN await_standbys THEN max_pause * 0.8 END));
         RAISE NOTICE 'move_shards: fenced on node "%"', from_node;

@@ -72,10 +72,12 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.outcome_of_move(id uuid) RETURNS t
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (SELECT e.outcome FROM insta_ids_internal.move_outcome e WHERE e.id = outcome_of_move.id);
 
--- The subscriptions of this database.
+-- The subscriptions of moves. Roles that read this view may not read connection strings.
 CREATE OR REPLACE VIEW insta_ids_internal.subscription AS
-SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled, s.subconninfo AS dsn
-FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
+SELECT s.oid, s.subname AS name, s.subenabled AS is_enabled
+FROM insta_ids_internal.move m
+JOIN pg_subscription s ON s.subname = m.name
+JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database();
 
 -- Raises an error unless this server is one of the two nodes of a move. The name of its node may have changed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_move(moving insta_ids_internal.move) RETURNS void
@@ -135,6 +137,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.assign_moved(moving insta_ids_inte
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM insta_ids_internal.require_map_version(version);
     IF EXISTS (
         SELECT FROM insta_ids_internal.assignment a
         WHERE a.node = moving.from_node AND a.first <= moving.last AND a.last >= moving.first)

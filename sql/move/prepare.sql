@@ -166,8 +166,8 @@ BEGIN
 END
 $$;
 
--- Adds the migrations of another node that this one lacks. Raises an error unless the other node has all migrations of this
--- one, unchanged.
+-- Adds the migrations of another node that this one lacks. Each keeps its author, so what no superuser has added there is not
+-- trusted here. Raises an error unless the other node has all migrations of this one, unchanged.
 CREATE OR REPLACE FUNCTION insta_ids_internal.take_migrations(migrations jsonb, from_node name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -189,10 +189,11 @@ BEGIN
             MESSAGE = format('migration "%s" is not the same on node "%s"', different, from_node),
             HINT = 'Add the same migrations in the same order on all nodes.';
     END IF;
-    INSERT INTO insta_ids_internal.migration
-    SELECT t.number, t.name, t.ddl, t.transactional, t.check_ids, t.ids_since
+    INSERT INTO insta_ids_internal.migration (number, name, ddl, transactional, check_ids, ids_since, added_by, is_by_superuser, added_on)
+    SELECT t.number, t.name, t.ddl, t.transactional, t.check_ids, t.ids_since, t.added_by, coalesce(t.is_by_superuser, false),
+           coalesce(t.added_on, from_node)
     FROM jsonb_to_recordset(migrations) t (number integer, name text, ddl text, transactional boolean, check_ids boolean,
-        ids_since timestamptz)
+        ids_since timestamptz, added_by name, is_by_superuser boolean, added_on name)
     WHERE NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.number = t.number);
 END
 $$;

@@ -13,12 +13,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.different_rows(relation text, conn
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    EXECUTE format('WITH theirs AS MATERIALIZED (SELECT a.hash FROM %I.dblink(%L, %L::text) a (hash bigint)),'
-        || ' ours AS MATERIALIZED (SELECT unnest(insta_ids_internal.row_hashes(%L::regclass)))'
-        || ' SELECT (SELECT count(*) FROM (TABLE theirs EXCEPT ALL TABLE ours) d),'
-        || ' (SELECT count(*) FROM (TABLE ours EXCEPT ALL TABLE theirs) d)',
-        insta_ids_internal.dblink_schema(), connection,
-        format('SELECT unnest(insta_ids_internal.row_hashes(%L::regclass))', relation), relation)
+    PERFORM insta_ids_internal.begin_to_ask_node(
+        format('SELECT unnest(insta_ids_internal.row_hashes(%L::regclass))', relation), connection);
+    WITH theirs AS MATERIALIZED (
+        SELECT r::bigint FROM insta_ids_internal.rows_from_node(connection) r
+    ), ours AS MATERIALIZED (
+        SELECT unnest(insta_ids_internal.row_hashes(relation::regclass))
+    )
+    SELECT (SELECT count(*) FROM (TABLE theirs EXCEPT ALL TABLE ours) d), (SELECT count(*) FROM (TABLE ours EXCEPT ALL TABLE theirs) d)
     INTO there, here;
 END
 $$;
@@ -146,10 +148,8 @@ BEGIN
     -- The session there may wait for long between two tables.
     PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(count(set_config(s.name, ''0'', false))) FROM pg_settings s'
         || ' WHERE s.name IN (''idle_in_transaction_session_timeout'', ''transaction_timeout'')', connection);
-    EXECUTE format('SELECT %I.dblink_exec(%L, %L)', insta_ids_internal.dblink_schema(), connection,
-        'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
-    -- The first query takes the snapshot.
-    PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(true)', connection);
+    -- The query takes the snapshot.
+    PERFORM insta_ids_internal.ask_node('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT to_jsonb(true)', connection);
 END
 $$;
 

@@ -101,6 +101,12 @@ pub(crate) fn steady_ms() -> i64 {
     steady_us() / 1000
 }
 
+/// The same, for remote.c.
+#[unsafe(no_mangle)]
+extern "C" fn insta_ids_steady_ms() -> i64 {
+    steady_ms()
+}
+
 /// `STATEMENT_TIMEOUT` of utils/timeout.h.
 const STATEMENT_TIMEOUT: c_int = 3;
 

@@ -10,6 +10,7 @@ use crate::mint;
 static MAX_AHEAD_MS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static CLOCK_TOLERANCE_S: GucSetting<i32> = GucSetting::<i32>::new(3600);
 static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
+static NODE_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static WRITER_SLOT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"0/1"));
 
@@ -43,6 +44,17 @@ pub(crate) fn define() {
         0,
         3600 * 1000,
         GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    // Only SQL reads it.
+    GucRegistry::define_int_guc(
+        c"insta_ids.node_timeout",
+        c"Sets how long the nodes of the map may take to answer a question about themselves.",
+        c"A node that takes longer is reported, and the others are not affected. With 0 there is no limit.",
+        &NODE_TIMEOUT_MS,
+        0,
+        i32::MAX,
+        GucContext::Userset,
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_string_guc(

@@ -11,7 +11,7 @@ use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use support::Chance;
 use support::blocks;
 use support::pair::Pair;
-use support::{Cluster, checkout, has};
+use support::{Cluster, checkout};
 
 /// A layout as its bytes, whether it is one or not.
 #[derive(Debug, PartialEq)]
@@ -132,9 +132,6 @@ fn the_documented_client_routes_through_moves_and_failures() {
 /// The tour of many servers, short: a move and a failover under clients.
 #[test]
 fn the_tour_of_many_servers_runs() {
-    if !has("dblink") {
-        return;
-    }
     let run = Command::new("scripts/demo-servers")
         .current_dir(checkout())
         .envs([("DURATION", "6"), ("SEED", "1"), ("INSTALLED", "1")])

@@ -10,9 +10,7 @@ use postgres::{Client, NoTls};
 
 use support::blocks;
 use support::pair::settings;
-use support::{
-    Cluster, checkout, clock_ahead, count, disorders, duplicates, has, ids, pg_config, refused, texts,
-};
+use support::{Cluster, checkout, clock_ahead, count, disorders, duplicates, ids, pg_config, refused, texts};
 
 const DOCUMENT: &str = "docs/databases.md";
 
@@ -241,9 +239,6 @@ fn written(servers: &Servers, during: impl FnOnce()) -> Vec<Vec<i64>> {
 /// docs/databases.md, when a database moves to another server.
 #[test]
 fn a_database_moves_to_another_server() {
-    if !has("dblink") {
-        return;
-    }
     let servers = Servers::start("databases_move", -30);
     assert_eq!(servers.shell("make_database 5 && make_database 6"), (true, String::new()));
     let rows = "SELECT id FROM insta5.photos ORDER BY id";

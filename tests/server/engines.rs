@@ -74,24 +74,17 @@ fn plproxy_routes_by_the_map() {
     }
 
     // After a move, the map is old here until the new one is applied; the same session then goes to the other server.
-    if pair.have_dblink() {
-        let (user, id) = by_key[1];
-        pair.b.connect().batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
-        let stale = refused(&mut client, &format!("SELECT add_photo({user})"));
-        assert_eq!(stale.code(), &SqlState::UNDEFINED_TABLE);
-        a.batch_execute("SELECT insta_ids.fence(0)").unwrap();
-        assert_eq!(refused(&mut client, "SELECT add_photo(0)").code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
-        a.batch_execute("SELECT insta_ids.unfence(0)").unwrap();
-        router
-            .connect()
-            .execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut b)])
-            .unwrap();
-        b.batch_execute(
-            "GRANT USAGE ON SCHEMA insta1 TO app; GRANT ALL ON ALL TABLES IN SCHEMA insta1 TO app",
-        )
+    let (user, id) = by_key[1];
+    pair.b.connect().batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
+    let stale = refused(&mut client, &format!("SELECT add_photo({user})"));
+    assert_eq!(stale.code(), &SqlState::UNDEFINED_TABLE);
+    a.batch_execute("SELECT insta_ids.fence(0)").unwrap();
+    assert_eq!(refused(&mut client, "SELECT add_photo(0)").code(), &SqlState::READ_ONLY_SQL_TRANSACTION);
+    a.batch_execute("SELECT insta_ids.unfence(0)").unwrap();
+    router.connect().execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut b)]).unwrap();
+    b.batch_execute("GRANT USAGE ON SCHEMA insta1 TO app; GRANT ALL ON ALL TABLES IN SCHEMA insta1 TO app")
         .unwrap();
-        assert_eq!(count(&mut client, &format!("SELECT user_of_photo({id})")), user);
-    }
+    assert_eq!(count(&mut client, &format!("SELECT user_of_photo({id})")), user);
 
     // Functions of other clusters are not written over; a second call changes nothing.
     let mut owner = router.connect();
@@ -259,10 +252,8 @@ fn a_router_reaches_all_shards_by_postgres_fdw() {
         &SqlState::NOT_NULL_VIOLATION
     );
     // After a move, not the rows that were left behind.
-    if pair.have_dblink() {
-        pair.b.connect().batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
-        assert_eq!(refused(&mut client, "SELECT * FROM photos").code(), &SqlState::UNDEFINED_TABLE);
-    }
+    pair.b.connect().batch_execute("CALL insta_ids.move_shards(1, 1, 'a')").unwrap();
+    assert_eq!(refused(&mut client, "SELECT * FROM photos").code(), &SqlState::UNDEFINED_TABLE);
 }
 
 /// All nodes of Citus mint for one shard, each by a slot of its own. Where there is no Citus, the first test of `writers` stands
@@ -461,9 +452,6 @@ fn citus_distributes_no_table_made_by_a_function() {
 #[test]
 fn nodes_that_disagree_are_found() {
     let pair = two_nodes("agree");
-    if !pair.have_dblink() {
-        return;
-    }
     let found = |cluster: &Cluster| {
         texts(
             &mut cluster.connect(),

@@ -7,15 +7,12 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 
 use support::pair::{MIGRATION, settings, shard_map};
-use support::{Cluster, count, duplicates, has, ids, refused, texts, within};
+use support::{Cluster, count, duplicates, ids, refused, texts, within};
 
 use crate::moves::FENCED;
 
-/// Nodes `a`, `b` and so on, and the shards 0 to 11, which are all on `a`. None, if the server lacks dblink.
-fn fleet(name: &str, nodes: usize) -> Option<Vec<Cluster>> {
-    if !has("dblink") {
-        return None;
-    }
+/// Nodes `a`, `b` and so on, and the shards 0 to 11, which are all on `a`.
+fn fleet(name: &str, nodes: usize) -> Vec<Cluster> {
     let names = ["a", "b", "c", "d"];
     let servers: Vec<_> = names[..nodes]
         .iter()
@@ -26,8 +23,7 @@ fn fleet(name: &str, nodes: usize) -> Option<Vec<Cluster>> {
         })
         .collect();
     let mut a = servers[0].connect();
-    a.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink; SELECT insta_ids.init(64)")
-        .unwrap();
+    a.batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.init(64)").unwrap();
     a.batch_execute(MIGRATION).unwrap();
     for (node, server) in names.iter().zip(&servers) {
         let dsn = format!("host={} user=postgres dbname=postgres", server.socket.display());
@@ -38,10 +34,10 @@ fn fleet(name: &str, nodes: usize) -> Option<Vec<Cluster>> {
     let map = shard_map(&mut a);
     for server in &servers[1..] {
         let mut other = server.connect();
-        other.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink").unwrap();
+        other.batch_execute("CREATE EXTENSION insta_ids").unwrap();
         other.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
     }
-    Some(servers)
+    servers
 }
 
 /// How many shards each node has, by its own word.
@@ -112,7 +108,7 @@ fn check_rows(servers: &[Cluster], committed: &[Vec<i64>]) {
 /// By one call each, from any node, while clients write.
 #[test]
 fn a_fleet_is_balanced_and_drained_under_writers() {
-    let Some(servers) = fleet("balanced", 3) else { return };
+    let servers = fleet("balanced", 3);
     let mut b = servers[1].connect();
     let plan = "SELECT concat_ws(' ', step, first, last, from_node, to_node, balance_before, balance_after)
         FROM insta_ids.rebalance_plan('shards')";
@@ -148,7 +144,7 @@ fn a_fleet_is_balanced_and_drained_under_writers() {
 /// Nodes have weights, shards are pinned, and nodes are left as they are.
 #[test]
 fn a_plan_does_what_it_is_asked() {
-    let Some(servers) = fleet("planned", 3) else { return };
+    let servers = fleet("planned", 3);
     let mut a = servers[0].connect();
     let plan = |client: &mut Client, arguments: &str| {
         texts(
@@ -234,7 +230,7 @@ fn a_plan_does_what_it_is_asked() {
 /// A shard goes to no node that still has the schema which it left there.
 #[test]
 fn a_plan_avoids_what_is_left_of_shards() {
-    let Some(servers) = fleet("remains", 3) else { return };
+    let servers = fleet("remains", 3);
     let (mut a, mut b) = (servers[0].connect(), servers[1].connect());
     b.batch_execute("CALL insta_ids.move_shards(0, 5, 'a')").unwrap();
     let plan =
@@ -252,7 +248,7 @@ fn a_plan_avoids_what_is_left_of_shards() {
 /// A drained node gives away its ranges itself, as only it knows which shards it has; and only to nodes that can take them.
 #[test]
 fn a_drained_node_gives_away_what_it_does_not_have() {
-    let Some(servers) = fleet("given", 3) else { return };
+    let servers = fleet("given", 3);
     let (mut a, mut b) = (servers[0].connect(), servers[1].connect());
     b.batch_execute("CALL insta_ids.drain_node('a', exclude => '{c}')").unwrap();
     let holders = "SELECT DISTINCT node::text FROM insta_ids.map ORDER BY 1";
@@ -276,7 +272,7 @@ fn a_drained_node_gives_away_what_it_does_not_have() {
 /// A connection string that leads elsewhere is told, names may be as long as PostgreSQL has them, and options are refused.
 #[test]
 fn connections_are_to_the_nodes_that_they_are_taken_for() {
-    let Some(servers) = fleet("connected", 2) else { return };
+    let servers = fleet("connected", 2);
     let mut a = servers[0].connect();
     let there = "SELECT concat_ws('; ', node, is_reachable, reason) FROM insta_ids.fleet('10 ms')";
     let dsn = |server: &Cluster| format!("host={} user=postgres dbname=postgres", server.socket.display());
@@ -304,7 +300,7 @@ fn connections_are_to_the_nodes_that_they_are_taken_for() {
 /// No function of a schema that others own is called, also where a call fails.
 #[test]
 fn calls_that_fail_call_nothing_of_others() {
-    let Some(servers) = fleet("failing", 2) else { return };
+    let servers = fleet("failing", 2);
     let mut a = servers[0].connect();
     a.batch_execute(
         "CREATE FUNCTION public.format(text, integer, integer) RETURNS text LANGUAGE plpgsql
@@ -324,7 +320,7 @@ fn calls_that_fail_call_nothing_of_others() {
 /// A node that is away is told by name, and stops what it takes part in.
 #[test]
 fn a_node_that_is_away_stops_its_own_moves_only() {
-    let Some(servers) = fleet("away", 3) else { return };
+    let servers = fleet("away", 3);
     let mut a = servers[0].connect();
     a.batch_execute("INSERT INTO insta0.photos SELECT FROM generate_series(1, 100)").unwrap();
     // A standby of `a` that is not connected keeps the source from releasing the shards.
@@ -363,7 +359,7 @@ fn a_node_that_is_away_stops_its_own_moves_only() {
 /// A call that was ended leaves its move to the target, and the next call goes on.
 #[test]
 fn a_call_that_ends_is_called_again() {
-    let Some(servers) = fleet("resumed", 2) else { return };
+    let servers = fleet("resumed", 2);
     let mut a = servers[0].connect();
     a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
     let b = servers[1].connect();
@@ -389,7 +385,7 @@ fn a_call_that_ends_is_called_again() {
 /// All nodes get the migrations of one, or none does.
 #[test]
 fn migrations_go_to_all_nodes() {
-    let Some(servers) = fleet("migrated", 2) else { return };
+    let servers = fleet("migrated", 2);
     let (mut a, mut b) = (servers[0].connect(), servers[1].connect());
     b.batch_execute("CALL insta_ids.move_shards(0, 3, 'a')").unwrap();
     a.batch_execute("SELECT insta_ids.add_migration('0002', 'ALTER TABLE likes ADD at timestamptz')")

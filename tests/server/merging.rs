@@ -124,9 +124,6 @@ fn maps_that_were_changed_at_once_become_the_same() {
 #[test]
 fn other_nodes_hear_of_a_move() {
     let pair = Pair::start("hearing");
-    if !pair.have_dblink() {
-        return;
-    }
     let c = Cluster::with("hearing_c", &settings("c"));
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let dsn = format!("host={} user=postgres dbname=postgres", c.socket.display());
@@ -150,15 +147,12 @@ fn other_nodes_hear_of_a_move() {
 #[test]
 fn the_last_move_of_a_shard_counts() {
     let pair = Pair::start("onward");
-    if !pair.have_dblink() {
-        return;
-    }
     let c = Cluster::with("onward_c", &settings("c"));
     let mut a = pair.a.connect();
     let dsn = format!("host={} user=postgres dbname=postgres", c.socket.display());
     a.execute("SELECT insta_ids.add_node('c', $1)", &[&dsn]).unwrap();
     let mut third = c.connect();
-    third.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink").unwrap();
+    third.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
     let mut moving = Move::of(&pair, 2, 2);
     moving.steps(before("finish"));
@@ -173,26 +167,5 @@ fn the_last_move_of_a_shard_counts() {
             texts(client, "SELECT node::text FROM insta_ids.map WHERE 2 BETWEEN first AND last"),
             ["c"]
         );
-    }
-}
-
-/// A session waits ten seconds for a server that does not answer, unless the connection string says otherwise.
-#[test]
-fn a_connection_string_gets_timeouts() {
-    let cluster = Cluster::start("timeouts");
-    let mut client = cluster.connect();
-    let given = "keepalives_idle=10 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=25000";
-    for (dsn, expected) in [
-        ("host=a dbname=x", format!("connect_timeout=10 {given} host=a dbname=x")),
-        ("host=a connect_timeout=3", "host=a connect_timeout=3".to_owned()),
-        ("postgresql://a/x", format!("postgresql://a/x?connect_timeout=10&{}", given.replace(' ', "&"))),
-        (
-            "postgres://a/x?user=me",
-            format!("postgres://a/x?user=me&connect_timeout=10&{}", given.replace(' ', "&")),
-        ),
-        ("postgres://a/x?keepalives=0", "postgres://a/x?keepalives=0".to_owned()),
-    ] {
-        let query = format!("SELECT insta_ids_internal.with_timeouts('{dsn}')");
-        assert_eq!(texts(&mut client, &query), [expected]);
     }
 }

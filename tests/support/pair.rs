@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use postgres::{Client, Error, NoTls};
 
-use crate::{Cluster, has};
+use crate::Cluster;
 
 /// What a server needs that shards leave or come to.
 pub fn settings(node: &str) -> Vec<String> {
@@ -49,15 +49,6 @@ impl Pair {
         let mut b = self.b.connect();
         b.batch_execute("CREATE EXTENSION insta_ids").unwrap();
         b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
-    }
-
-    /// Whether the servers have what one drives a move by, from the other. Without, moves are driven step by step alone.
-    pub fn have_dblink(&self) -> bool {
-        let here = has("dblink");
-        if here {
-            self.b.connect().batch_execute("CREATE EXTENSION IF NOT EXISTS dblink").unwrap();
-        }
-        here
     }
 }
 

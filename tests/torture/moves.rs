@@ -188,8 +188,7 @@ fn moved(pair: &Pair, shard: i32, step: usize, fault: Fault, abort: bool, chance
             assert_eq!(count(&mut a, "SELECT count(*) FROM pg_replication_slots"), 0, "{what}");
         }
     }
-    let by_call =
-        pair.b.reconnect().batch_execute("CREATE EXTENSION IF NOT EXISTS dblink").is_ok() && shard % 2 == 0;
+    let by_call = shard % 2 == 0;
     insist(&what, || {
         if by_call && !moving.has_ended()? {
             let call = format!("CALL insta_ids.move_shards({shard}, {shard}, 'a')");
@@ -272,9 +271,6 @@ fn something_dies_in_each_step() {
 #[test]
 fn the_clock_steps_back_while_it_waits() {
     let pair = pair("waits", 0);
-    if !pair.have_dblink() {
-        return;
-    }
     let mut moving = Move::of(&pair, 2, 2);
     moving.steps(before("slot"));
     let mut holder = pair.b.connect();

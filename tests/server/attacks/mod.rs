@@ -2,9 +2,12 @@
 //! list is read from the catalog.
 
 mod acting;
+mod answering;
 mod forging;
 mod overloading;
 mod planting;
+mod reaching;
+mod working;
 
 use postgres::Client;
 use std::collections::BTreeSet;

@@ -14,9 +14,6 @@ pub(crate) fn said(error: &DbError) -> (&str, Option<&str>) {
 #[test]
 fn a_move_without_its_slot_or_subscription_says_how_to_end_it() {
     let pair = Pair::start("dropped");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let unset = "ALTER SUBSCRIPTION insta_ids_2_2 DISABLE; ALTER SUBSCRIPTION insta_ids_2_2 SET (slot_name = NONE); DROP SUBSCRIPTION insta_ids_2_2";
     let drop_slot =
@@ -59,9 +56,6 @@ fn a_move_without_its_slot_or_subscription_says_how_to_end_it() {
 #[test]
 fn a_move_that_cannot_be_aborted_says_why() {
     let pair = Pair::start("abort_errors");
-    if !pair.have_dblink() {
-        return;
-    }
     let mut moving = Move::of(&pair, 2, 2);
     moving.steps(before("finish"));
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
@@ -108,9 +102,6 @@ fn a_move_that_cannot_be_aborted_says_why() {
 #[test]
 fn no_writer_is_stopped_while_the_subscription_cannot_run() {
     let pair = Pair::start("no_worker");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     Move::of(&pair, 2, 2).steps(before("fence"));
     let restarted = |workers: i32| {

@@ -12,9 +12,6 @@ use support::{count, refused, texts, within};
 #[test]
 fn a_move_waits_until_standbys_have_the_fence() {
     let pair = Pair::start("standbys");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
     let error = refused(&mut b, CALL);
@@ -76,16 +73,8 @@ fn a_move_waits_until_standbys_have_the_fence() {
 }
 
 /// A source that is lost before the step `next`, and its standby, which has what came before the step `known`.
-fn failed_over(
-    name: &str,
-    known: &str,
-    next: &str,
-    after: impl FnOnce(&Pair),
-) -> Option<(Pair, Client, Client)> {
+fn failed_over(name: &str, known: &str, next: &str, after: impl FnOnce(&Pair)) -> (Pair, Client, Client) {
     let mut pair = Pair::start(name);
-    if !pair.have_dblink() {
-        return None;
-    }
     let mut a = pair.a.connect();
     let standby = pair.a.standby(&format!("{name}_of_a"));
     let mut moving = Move::of(&pair, 2, 2);
@@ -109,7 +98,7 @@ fn failed_over(
     let mut b = pair.b.connect();
     b.execute("SELECT insta_ids.add_node('a', $1)", &[&dsn]).unwrap();
     let promoted = pair.a.connect();
-    Some((pair, promoted, b))
+    (pair, promoted, b)
 }
 
 /// What is so when a move was resolved: the target alone has the shard, and both maps say so.
@@ -138,7 +127,7 @@ fn a_promoted_source_without_the_fence_mints_nothing_for_the_shard() {
                     .unwrap();
             }
         };
-        let Some((pair, mut a, mut b)) = failed_over(name, "prepare", "finish", finish) else { return };
+        let (pair, mut a, mut b) = failed_over(name, "prepare", "finish", finish);
         let error = refused(&mut a, INSERT);
         assert_eq!((error.code().code(), error.message()), ("25006", "shard 2 is fenced"));
         assert!(
@@ -173,7 +162,7 @@ fn a_promoted_source_with_the_fence_ends_the_move() {
     let finish = |pair: &Pair| {
         pair.b.connect().batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
     };
-    let Some((pair, mut a, mut b)) = failed_over("has_fence", "drained", "finish", finish) else { return };
+    let (pair, mut a, mut b) = failed_over("has_fence", "drained", "finish", finish);
     assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
     b.batch_execute(INSERT).unwrap();
     b.batch_execute(CALL).unwrap();
@@ -184,7 +173,7 @@ fn a_promoted_source_with_the_fence_ends_the_move() {
 /// that both servers have rows.
 #[test]
 fn rows_that_both_servers_took_are_reported() {
-    let Some((pair, mut a, mut b)) = failed_over("both", "prepare", "finish", |_| ()) else { return };
+    let (pair, mut a, mut b) = failed_over("both", "prepare", "finish", |_| ());
     let row = "INSERT INTO insta2.photos (id, caption) VALUES (2 << 10, 'late')";
     a.batch_execute(row).unwrap();
     let error = refused(&mut b, CALL);
@@ -200,7 +189,7 @@ fn rows_that_both_servers_took_are_reported() {
 /// The source fails over while rows are copied. The move is ended from the target, and the shard is open again.
 #[test]
 fn a_failover_during_the_copy_ends_the_move() {
-    let Some((pair, mut a, mut b)) = failed_over("copying", "fence", "fence", |_| ()) else { return };
+    let (pair, mut a, mut b) = failed_over("copying", "fence", "fence", |_| ());
     assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
     let error = refused(&mut b, CALL);
     let hint = "End the move, and begin it again: CALL insta_ids.move_abort(2, 2, 'a') on node \"b\".";
@@ -229,9 +218,7 @@ fn end(b: &mut Client, what: &str) {
 #[test]
 fn the_source_fails_over_at_every_step() {
     for (n, step) in STEPS.into_iter().enumerate().skip(1) {
-        let Some((pair, mut a, mut b)) = failed_over(&format!("source{n}"), step, step, |_| ()) else {
-            return;
-        };
+        let (pair, mut a, mut b) = failed_over(&format!("source{n}"), step, step, |_| ());
         end(&mut b, step);
         check_resolved(&pair);
         let [there, left] =
@@ -245,9 +232,6 @@ fn the_source_fails_over_at_every_step() {
 fn the_target_fails_over_at_every_step() {
     for (n, step) in STEPS.into_iter().enumerate().skip(1) {
         let mut pair = Pair::start(&format!("target{n}"));
-        if !pair.have_dblink() {
-            return;
-        }
         let standby = pair.b.standby(&format!("target{n}_of_b"));
         pair.a.connect().batch_execute(INSERT).unwrap();
         Move::of(&pair, 2, 2).steps(before(step));

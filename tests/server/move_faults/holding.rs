@@ -41,9 +41,6 @@ fn the_source_may_have_the_role_of_a_replica() {
 #[test]
 fn the_target_is_waited_for_before_the_fence() {
     let pair = Pair::start("held");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b, mut other) = (pair.a.connect(), pair.b.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
     Move::of(&pair, 2, 2).steps(before("fence"));

@@ -42,11 +42,8 @@ fn moving_assigning_and_making_shards_cannot_deadlock() {
 }
 
 /// Two servers of a move that has ended by a call that came while the target made the shards.
-fn called_while_it_is_prepared(name: &str, call: &str) -> Option<Pair> {
+fn called_while_it_is_prepared(name: &str, call: &str) -> Pair {
     let pair = Pair::start(name);
-    if !pair.have_dblink() {
-        return None;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let offer = texts(&mut a, "SELECT insta_ids_internal.move_offer(2, 2, 'b')::text").remove(0);
     let mut preparing = b.transaction().unwrap();
@@ -63,13 +60,13 @@ fn called_while_it_is_prepared(name: &str, call: &str) -> Option<Pair> {
         calling.join().unwrap().unwrap();
     });
     check_ended(&pair);
-    Some(pair)
+    pair
 }
 
 /// The move has then ended on both servers.
 #[test]
 fn a_move_can_be_aborted_while_the_target_makes_the_shards() {
-    let Some(pair) = called_while_it_is_prepared("abort_prepared", ABORT) else { return };
+    let pair = called_while_it_is_prepared("abort_prepared", ABORT);
     pair.a.connect().batch_execute(INSERT).unwrap();
     assert_eq!(texts(&mut pair.b.connect(), "SELECT schema::text FROM insta_ids.shards"), [""; 0]);
 }
@@ -111,14 +108,11 @@ fn a_shard_that_moves_is_not_assigned_to_a_third_node() {
 #[test]
 fn a_target_that_comes_back_leaves_the_next_moves_slot_alone() {
     let pair = Pair::start("comes_back");
-    if !pair.have_dblink() {
-        return;
-    }
     let c = Cluster::with("comes_back_c", &settings("c"));
     let (mut a, mut third) = (pair.a.connect(), c.connect());
     let dsn = format!("host={} user=postgres dbname=postgres", c.socket.display());
     a.execute("SELECT insta_ids.add_node('c', $1)", &[&dsn]).unwrap();
-    third.batch_execute("CREATE EXTENSION insta_ids; CREATE EXTENSION dblink").unwrap();
+    third.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     third.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
     Move::of(&pair, 2, 2).steps(before("fence"));
     pair.b.stop();

@@ -85,15 +85,10 @@ fn a_released_shard_is_not_opened_by_its_source() {
         a = pair.a.connect();
     }
     assert_eq!(texts(&mut a, STEP), ["released"]);
-    if pair.have_dblink() {
-        // The source's standbys had the fence before the release.
-        a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
-        b.batch_execute(CALL).unwrap();
-        a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
-    } else {
-        // A lost connection is an error that disables the subscription, and this step enables it.
-        moving.steps(&["subscribe", "drained", "hand over", "finish"]);
-    }
+    // The source's standbys had the fence before the release.
+    a.batch_execute("SELECT pg_create_physical_replication_slot('kept', true)").unwrap();
+    b.batch_execute(CALL).unwrap();
+    a.batch_execute("SELECT pg_drop_replication_slot('kept')").unwrap();
     check_ended(&pair);
 }
 
@@ -130,9 +125,6 @@ fn writers_can_wait_for_a_fence() {
         }
     });
     // A whole move: writers at the source wait, and learn where the shard is.
-    if !pair.have_dblink() {
-        return;
-    }
     a.batch_execute(INSERT).unwrap();
     thread::scope(|scope| {
         let writing = scope.spawn(|| {
@@ -192,9 +184,6 @@ fn a_statement_that_began_before_the_hand_over_writes_nothing() {
 #[test]
 fn a_target_that_was_promoted_begins_again() {
     let mut pair = Pair::start("promoted");
-    if !pair.have_dblink() {
-        return;
-    }
     let standby = pair.b.standby("promoted_of_b");
     let mut moving = Move::of(&pair, 2, 2);
     pair.a.connect().batch_execute(INSERT).unwrap();

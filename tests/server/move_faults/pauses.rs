@@ -10,9 +10,6 @@ use support::{Cluster, count, refused, texts, within};
 #[test]
 fn writers_wait_no_longer_than_max_pause() {
     let pair = Pair::start("pause");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     for (write, detail) in [
         (INSERT, "Rows that were written before the fence had not arrived."),
@@ -70,9 +67,6 @@ fn writers_wait_no_longer_than_max_pause() {
 #[test]
 fn a_worker_that_restarts_before_the_hand_over_is_waited_for() {
     let pair = Pair::start("worker");
-    if !pair.have_dblink() {
-        return;
-    }
     let mut b = pair.b.connect();
     b.batch_execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '2s'").unwrap();
     b.batch_execute("SELECT pg_reload_conf()").unwrap();

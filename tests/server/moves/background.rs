@@ -45,9 +45,6 @@ fn restart(cluster: &Cluster) -> Client {
 #[test]
 fn a_move_goes_on_without_its_caller() {
     let pair = Pair::start("alone");
-    if !pair.have_dblink() {
-        return;
-    }
     let mut b = pair.b.connect();
     let (committed, _) = written(&pair, 4, || {
         let mut caller = pair.b.connect();
@@ -67,9 +64,6 @@ fn a_move_goes_on_without_its_caller() {
 #[test]
 fn a_call_joins_a_move_that_was_prepared_meanwhile() {
     let pair = Pair::start("joined");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
     let begin = || pair.b.connect().batch_execute(CALL).unwrap();
@@ -95,11 +89,8 @@ fn a_call_joins_a_move_that_was_prepared_meanwhile() {
 #[test]
 fn a_move_survives_restarts() {
     let pair = Pair::start("restarted");
-    if !pair.have_dblink() {
-        return;
-    }
     preload(&pair.b);
-    pair.a.connect().batch_execute(&format!("CREATE EXTENSION dblink; {INSERT}")).unwrap();
+    pair.a.connect().batch_execute(&format!("{INSERT}")).unwrap();
     for disturbance in ["pg_cancel_backend", "pg_terminate_backend", "a", "b"] {
         let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
         a.batch_execute(KEEP).unwrap();
@@ -126,9 +117,6 @@ fn a_move_survives_restarts() {
 #[test]
 fn errors_are_shown_and_tried_again() {
     let pair = Pair::start("patience");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
     a.batch_execute(KEEP).unwrap();
@@ -176,9 +164,6 @@ fn check_abort(b: &mut Client) {
 #[test]
 fn rows_that_differ_end_the_attempts() {
     let pair = Pair::start("hopeless");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
     a.batch_execute(KEEP).unwrap();
@@ -199,9 +184,6 @@ fn rows_that_differ_end_the_attempts() {
 #[test]
 fn a_move_that_has_hardly_begun_survives_a_restart() {
     let pair = Pair::start("early");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(INSERT).unwrap();
     preload(&pair.b);
@@ -256,9 +238,6 @@ fn a_planted_subscription_runs_nothing() {
 #[test]
 fn the_worker_ends_with_the_extension() {
     let pair = Pair::start("uninstalled");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(KEEP).unwrap();
     b.batch_execute(CALL).unwrap();
@@ -274,9 +253,6 @@ fn the_worker_ends_with_the_extension() {
 #[test]
 fn without_a_worker_the_call_says_so() {
     let pair = Pair::start("unworked");
-    if !pair.have_dblink() {
-        return;
-    }
     pair.a.connect().batch_execute(INSERT).unwrap();
     // The replication launcher takes one.
     pair.b.connect().batch_execute("ALTER SYSTEM SET max_worker_processes = 1").unwrap();

@@ -45,9 +45,6 @@ fn writers_follow_a_move_that_is_driven_step_by_step() {
 #[test]
 fn writers_follow_a_move_of_one_call() {
     let pair = Pair::start("call");
-    if !pair.have_dblink() {
-        return;
-    }
     pair.a
         .connect()
         .batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 50000)")
@@ -205,9 +202,6 @@ fn a_move_needs_no_superuser_on_the_source() {
 #[test]
 fn a_move_finds_passwords_in_a_passfile_and_keeps_none() {
     let pair = Pair::start("passwords");
-    if !pair.have_dblink() {
-        return;
-    }
     let mut a = pair.a.connect();
     a.batch_execute(
         "CREATE ROLE mover LOGIN REPLICATION PASSWORD 'open sesame'; GRANT CREATE ON DATABASE postgres TO mover;

@@ -42,15 +42,13 @@ fn a_move_is_either_cancelled_or_taken_over() {
     moving.step("finish").unwrap();
 
     // A copy whose hand-over its server has lost is not dropped: the other one has let go.
-    if pair.have_dblink() {
-        let mut moving = Move::of(&pair, 3, 3);
-        moving.steps(&STEPS);
-        let lost = "INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
-            SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 0, 'copying' FROM insta_ids_internal.move_outcome ORDER BY at DESC LIMIT 1";
-        b.batch_execute(lost).unwrap();
-        let error = refused(&mut b, "CALL insta_ids.move_abort(3, 3)");
-        assert_eq!(error.message(), "node \"a\" has let go of shards from 3 to 3");
-    }
+    let mut moving = Move::of(&pair, 3, 3);
+    moving.steps(&STEPS);
+    let lost = "INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
+        SELECT 'insta_ids_3_3', id, 3, 3, '{3}', 'a', 'b', 0, 'copying' FROM insta_ids_internal.move_outcome ORDER BY at DESC LIMIT 1";
+    b.batch_execute(lost).unwrap();
+    let error = refused(&mut b, "CALL insta_ids.move_abort(3, 3)");
+    assert_eq!(error.message(), "node \"a\" has let go of shards from 3 to 3");
 }
 
 /// A role that may provision cannot write on the target that a move has ended. Such a row does not make the source let go of
@@ -58,9 +56,6 @@ fn a_move_is_either_cancelled_or_taken_over() {
 #[test]
 fn a_forged_outcome_does_not_end_a_move() {
     let pair = Pair::start("outcome");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute("INSERT INTO insta2.photos SELECT FROM generate_series(1, 100)").unwrap();
     let mut forger = pair.b.connect();
@@ -189,13 +184,10 @@ fn neither_server_believes_what_the_other_did_not_confirm() {
     assert_eq!(texts(&mut other, &cancel), [&*cancellation]);
     let withdraw = format!("SELECT insta_ids_internal.move_withdraw('insta_ids_2_2', '{cancellation}')");
     assert_eq!(refused(&mut a, &withdraw).message(), "shards from 2 to 2 may already be on node \"b\"");
-    if pair.have_dblink() {
-        other.batch_execute("CREATE EXTENSION dblink").unwrap();
-        assert_eq!(
-            refused(&mut other, "CALL insta_ids.move_abort(2, 2, 'a')").message(),
-            "shards from 2 to 2 may already be on node \"b\""
-        );
-    }
+    assert_eq!(
+        refused(&mut other, "CALL insta_ids.move_abort(2, 2, 'a')").message(),
+        "shards from 2 to 2 may already be on node \"b\""
+    );
     moving.step("finish").unwrap();
 
     // A map from before does not bring it back, also when nothing is left of it.
@@ -207,11 +199,9 @@ fn neither_server_believes_what_the_other_did_not_confirm() {
         assert_eq!(refused(&mut a, back).message(), "shard 2 has moved to node \"b\"");
     }
     // But a move does.
-    if pair.have_dblink() {
-        a.batch_execute("CREATE EXTENSION dblink; SELECT insta_ids.assign(2, 2, 'b')").unwrap();
-        a.batch_execute("CALL insta_ids.move_shards(2, 2, 'b')").unwrap();
-        a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
-    }
+    a.batch_execute("SELECT insta_ids.assign(2, 2, 'b')").unwrap();
+    a.batch_execute("CALL insta_ids.move_shards(2, 2, 'b')").unwrap();
+    a.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
 }
 
 /// A server without its name has no map, but still knows which shards have left it.

@@ -8,9 +8,6 @@ use support::{count, major};
 #[test]
 fn code_planted_on_the_source_does_not_run_as_the_mover() {
     let pair = Pair::start("planted");
-    if !pair.have_dblink() {
-        return;
-    }
     pair.a
         .connect()
         .batch_execute(
@@ -28,9 +25,6 @@ fn code_planted_on_the_source_does_not_run_as_the_mover() {
 #[test]
 fn code_planted_on_the_target_does_not_run_as_the_mover() {
     let pair = Pair::start("owners");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     for client in [&mut a, &mut b] {
         client

@@ -213,9 +213,6 @@ fn a_move_survives_what_others_do_to_shards_slots_and_maps() {
 #[test]
 fn a_copy_goes_on_when_a_full_disk_has_room_again() {
     let pair = Pair::start("full");
-    if !pair.have_dblink() {
-        return;
-    }
     let Some(disk) = SmallDisk::of(&pair.b, "4m") else { return };
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     a.batch_execute(
@@ -239,9 +236,6 @@ fn a_copy_goes_on_when_a_full_disk_has_room_again() {
 #[test]
 fn a_dry_run_says_what_stands_in_the_way() {
     let pair = Pair::start("dry");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let mut findings = || {
         let check = "SELECT concat_ws(' | ', severity, code, object, detail, hint) FROM insta_ids.check_move(2, 2, 'a')";

@@ -38,9 +38,6 @@ fn none_is_held(cluster: &Cluster) {
 #[test]
 fn a_row_that_differs_is_found() {
     let pair = Pair::start("differs");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     for statement in [
         "SELECT insta_ids.add_migration('0002', 'CREATE TABLE facts (id bigint PRIMARY KEY DEFAULT next_id(), n numeric,
@@ -92,9 +89,6 @@ fn a_row_that_differs_is_found() {
 #[test]
 fn writers_go_on_while_rows_are_compared() {
     let pair = Pair::start("compared");
-    if !pair.have_dblink() {
-        return;
-    }
     let mut a = pair.a.connect();
     let insert = "INSERT INTO insta2.photos SELECT FROM generate_series(1, 10)";
     a.batch_execute(insert).unwrap();
@@ -132,9 +126,6 @@ fn writers_go_on_while_rows_are_compared() {
 #[test]
 fn a_comparison_is_cancelled() {
     let pair = Pair::start("cancelled");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let mut caller = pair.b.connect();
     let cancel = caller.cancel_token();
@@ -161,9 +152,6 @@ fn a_comparison_is_cancelled() {
 #[test]
 fn a_fence_that_another_session_opened_proves_nothing() {
     let pair = Pair::start("opened");
-    if !pair.have_dblink() {
-        return;
-    }
     let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
     let error = before_the_fence(
         &pair,
@@ -191,9 +179,6 @@ fn a_fence_that_another_session_opened_proves_nothing() {
 #[test]
 fn a_fence_that_was_left_is_opened_before_rows_are_compared() {
     let pair = Pair::start("left");
-    if !pair.have_dblink() {
-        return;
-    }
     let mut moving = Move::of(&pair, 2, 2);
     moving.steps(before("drained"));
     assert_eq!(refused(&mut pair.a.connect(), INSERT).code(), super::FENCED);
