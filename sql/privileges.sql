@@ -22,4 +22,3 @@ GRANT SELECT ON insta_ids.stat_ids, insta_ids.shard_load, insta_ids.shards, inst
 -- The owner of the database can run pg_dump.
 GRANT USAGE ON SCHEMA insta_ids_internal TO pg_database_owner;
 GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO pg_database_owner;
-GRANT SELECT ON SEQUENCE insta_ids_internal.lease TO pg_database_owner;

@@ -37,9 +37,12 @@ COMMENT ON SCHEMA insta_ids IS 'administration of insta_ids';
 CREATE SCHEMA insta_ids_internal;
 COMMENT ON SCHEMA insta_ids_internal IS 'what the extension alone uses';
 
--- The lease. Only the library writes it. A dump contains its value.
-CREATE SEQUENCE insta_ids_internal.lease;
-SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.lease', '');
+-- The lease, in Unix milliseconds. Only the library writes it, into the rows that are here; a restored dump adds a row, which counts
+-- if it is later. See src/pg/lease.c.
+CREATE TABLE insta_ids_internal.lease (ms bigint NOT NULL);
+INSERT INTO insta_ids_internal.lease VALUES (0);
+SELECT pg_catalog.pg_extension_config_dump(
+    'insta_ids_internal.lease', 'WHERE ctid = (SELECT l.ctid FROM insta_ids_internal.lease l ORDER BY l.ms DESC LIMIT 1)');
 
 -- What init set up. The table has no row before init, and one row afterwards.
 CREATE TABLE insta_ids_internal.config (

@@ -6,6 +6,23 @@ CREATE OR REPLACE FUNCTION insta_ids.writer_slot() RETURNS text
 COMMENT ON FUNCTION insta_ids.writer_slot() IS
     'writer slot of this server: which ids are its, where several servers mint for one shard';
 
+-- Refuses changes of the writer slot by other roles than superusers, who call acquire_writer_slot() and restore dumps.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_writer_change() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'must be superuser to change the writer slot of a database';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER keep BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.writer
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_writer_change();
+ALTER TABLE insta_ids_internal.writer ENABLE ALWAYS TRIGGER keep;
+
 -- Returns the writer slot that this database has taken, or 0/1, the only slot, if it has taken none.
 CREATE OR REPLACE FUNCTION insta_ids_internal.acquired_slot() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE sql

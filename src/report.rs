@@ -203,7 +203,7 @@ impl From<NoLease> for ErrorReport {
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             "insta_ids has no lease in this database",
         )
-        .set_detail("The sequence insta_ids_internal.lease, which the extension owns, is not there.")
+        .set_detail("The table insta_ids_internal.lease is not part of the extension any more.")
     }
 }
 

@@ -1,5 +1,24 @@
 -- The clock, and the server's statistics about its ids.
 
+-- Refuses changes of the lease, which only the library writes. A superuser may insert a row, as a restored dump does.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_lease_change() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'lease cannot be changed',
+            DETAIL = 'Without it, ids could be generated again after a crash.',
+            HINT = 'To raise the time of ids, as a superuser: SELECT insta_ids.advance_clock(...).';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER keep BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.lease
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.refuse_lease_change();
+ALTER TABLE insta_ids_internal.lease ENABLE ALWAYS TRIGGER keep;
+
 CREATE OR REPLACE FUNCTION insta_ids.clock()
     RETURNS TABLE (system_time timestamptz, id_time timestamptz, ahead interval, lease timestamptz)
     VOLATILE PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'clock_wrapper';

@@ -9,7 +9,7 @@ use pgrx::prelude::*;
 use super::with_mint;
 use crate::mint::Clock;
 use crate::pg::clock::{self, ServerClock};
-use crate::pg::lease::LeaseSequence;
+use crate::pg::lease::LeaseTable;
 use crate::pg::sequence::refuse_if_read_only;
 use crate::pg::shared;
 use crate::pg::timestamp::{millis_of, timestamp_of};
@@ -31,7 +31,7 @@ fn clock() -> Result<
     ErrorReport,
 > {
     let server = shared::attach()?;
-    let lease = LeaseSequence::last()?;
+    let lease = LeaseTable::last()?;
     let system_time = ServerClock.now();
     let id_time = server.time.0.stamp().at().max(system_time);
     let ahead = Interval::from_micros((id_time.get() - system_time.get()) * 1000);

@@ -20,7 +20,7 @@ mod version;
 
 use crate::mint::{Mint, MintError};
 use crate::pg::clock::ServerClock;
-use crate::pg::lease::LeaseSequence;
+use crate::pg::lease::LeaseTable;
 use crate::pg::session;
 use crate::pg::shared::Shared;
 use crate::report::Failure;
@@ -32,10 +32,10 @@ use crate::report::Failure;
 /// The errors of `act`, and [`crate::pg::lease::NoLease`].
 fn with_mint<T>(
     server: &Shared,
-    act: impl Fn(&Mint<'_, ServerClock, LeaseSequence>) -> Result<T, MintError>,
+    act: impl Fn(&Mint<'_, ServerClock, LeaseTable>) -> Result<T, MintError>,
 ) -> Result<T, Failure> {
     loop {
-        let store = LeaseSequence::find()?;
+        let store = LeaseTable::find()?;
         match act(&session::mint(server, &store)) {
             Err(MintError::LeaseGone) => {}
             done => return Ok(done?),

@@ -8,7 +8,7 @@ use std::panic::{UnwindSafe, catch_unwind};
 use pgrx::pg_sys;
 
 use super::layout::StoredLayout;
-use super::lease::LeaseSequence;
+use super::lease::LeaseTable;
 use super::sequence::Sequence;
 use super::session::{in_order, mint};
 use super::{held, map, pauses, shared};
@@ -69,7 +69,7 @@ fn id<L: Into<Layout> + Copy>(typed: L, shard: i32, sequence: Sequence, value: i
         return None;
     }
     let seq = layout.seq_of_writer(value, server.writer()).ok()?;
-    let store = LeaseSequence::known()?;
+    let store = LeaseTable::known()?;
     in_order(server, typed, shard, sequence, seq, |slot, earliest| {
         mint(server, &store).attempt(typed, slot, earliest, shard, seq).ok_or(())
     })

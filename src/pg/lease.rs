@@ -1,34 +1,39 @@
-//! Where a database's lease is stored: in the sequence `insta_ids_internal.lease`.
+//! Where a database's lease is stored: in the table `insta_ids_internal.lease`.
 //!
-//! It is a sequence because the server writes a sequence to the WAL at once and outside of transactions. So the lease reaches
-//! standbys and backups, and `pg_dump` keeps its value. It is written by `setval`, because `nextval` would change the user's
-//! `lastval()`.
+//! It is written to the WAL immediately and outside of transactions. So the lease reaches standbys and backups, and `pg_dump`
+//! keeps its value. It is no sequence, which members of `pg_write_all_data` could set. See lease.c.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgrx::pg_sys;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
 use super::catalog::relation;
-use super::owner::as_superuser;
 use super::session::database;
 use super::{changes, pauses};
 use crate::id::Millis;
 use crate::mint::{LeaseKey, LeaseStore, Lock};
 
-/// The lock of the session that writes. It conflicts with itself, but with no reader and no `nextval`.
+/// The lock of the session that writes. It conflicts with itself, but with no reader.
 const WRITE: u32 = pg_sys::ShareUpdateExclusiveLock;
 
-/// The sequence that stores the lease of this session's database.
-pub(crate) struct LeaseSequence(pg_sys::Oid);
+// SAFETY: declared as in lease.c.
+unsafe extern "C-unwind" {
+    fn insta_ids_read_lease(table: pg_sys::Oid) -> i64;
+    fn insta_ids_write_lease(table: pg_sys::Oid, until: i64);
+}
 
-/// The database has no such sequence, because a superuser has removed it from the extension.
+/// The table that stores the lease of this session's database.
+pub(crate) struct LeaseTable(pg_sys::Oid);
+
+/// The database has no such table, because a superuser has removed it from the extension.
 pub(crate) struct NoLease;
 
-/// The sequence's OID as this session knows it, or 0 if it must be looked up.
+/// The table's OID as this session knows it, or 0 if it must be looked up.
 static OID: AtomicU32 = AtomicU32::new(0);
 
-impl LeaseSequence {
-    /// The sequence of this session's database. Looks it up at the first call, and after it has changed.
+impl LeaseTable {
+    /// The table of this session's database. Looks it up at the first call, and after it has changed.
     ///
     /// # Errors
     /// [`NoLease`].
@@ -55,22 +60,22 @@ impl LeaseSequence {
     }
 
     /// The lease that was written last, by this server or by the primary of a standby. Returns `None` if none was written.
-    /// Locks the sequence in ACCESS SHARE mode until the transaction ends.
+    /// Locks the table in ACCESS SHARE mode until the transaction ends.
     ///
     /// # Errors
     /// [`NoLease`].
     pub(crate) fn last() -> Result<Option<Millis>, NoLease> {
         loop {
-            let sequence = Self::find()?;
+            let table = Self::find()?;
             // SAFETY: locks any OID. An error while waiting comes back as an unwind.
-            unsafe { pg_sys::LockRelationOid(sequence.0, pg_sys::AccessShareLock.cast_signed()) };
-            if sequence.is_current() {
-                return Ok(sequence.value());
+            unsafe { pg_sys::LockRelationOid(table.0, pg_sys::AccessShareLock.cast_signed()) };
+            if table.is_current() {
+                return Ok(Some(table.value()).filter(|lease| lease.get() > 0));
             }
         }
     }
 
-    /// Whether this is still the extension's sequence. Called after a lock: the sequence may have been dropped before.
+    /// Whether this is still the extension's table. Called after a lock: the table may have been dropped before.
     fn is_current(&self) -> bool {
         let is_current = relation(c"lease") == Some(self.0);
         if !is_current {
@@ -79,20 +84,14 @@ impl LeaseSequence {
         is_current
     }
 
-    fn value(&self) -> Option<Millis> {
-        as_superuser(|| {
-            // SAFETY: takes the OID of a sequence, which the caller has locked.
-            unsafe {
-                pgrx::direct_function_call::<i64>(pg_sys::pg_sequence_last_value, &[Some(self.0.into())])
-            }
-        })
-        .map(Millis::new)
+    fn value(&self) -> Millis {
+        // SAFETY: takes the OID of a table, which the caller has locked. The boundary turns a longjmp into an unwind.
+        Millis::new(unsafe { pg_guard_ffi_boundary(|| insta_ids_read_lease(self.0)) })
     }
 }
 
-impl LeaseStore for LeaseSequence {
-    /// Takes two locks. The first one keeps the sequence from being dropped; like `nextval` and `setval`, this holds it until
-    /// the transaction ends. The second one excludes other writers.
+impl LeaseStore for LeaseTable {
+    /// Takes two locks. The first one keeps the table from being dropped; this holds it until the transaction ends. The second one excludes other writers.
     fn lock(&self, wait: bool) -> Lock {
         pgrx::check_for_interrupts!();
         let [keep, write] = [pg_sys::RowExclusiveLock, WRITE].map(u32::cast_signed);
@@ -126,22 +125,20 @@ impl LeaseStore for LeaseSequence {
     }
 
     fn read(&self) -> Millis {
-        let last = self.value().unwrap_or(Millis::new(0));
+        let last = self.value();
         pauses::at("read");
         last
     }
 
     fn write(&self, until: Millis) {
         pauses::at("before writing");
-        as_superuser(|| {
-            let arguments = [Some(self.0.into()), Some(until.get().into())];
-            // SAFETY: takes the OID of a sequence and a value. The position in the WAL is this process's own.
-            unsafe {
-                pgrx::direct_function_call::<i64>(pg_sys::setval_oid, &arguments);
-                pauses::at("written");
-                pg_sys::XLogFlush(pg_sys::XactLastRecEnd);
-            }
-        });
+        // SAFETY: takes the OID of a table, which the caller has locked. The boundary turns a longjmp into an unwind. The position
+        // in the WAL is this process's own.
+        unsafe {
+            pg_guard_ffi_boundary(|| insta_ids_write_lease(self.0, until.get()));
+            pauses::at("written");
+            pg_sys::XLogFlush(pg_sys::XactLastRecEnd);
+        }
         pauses::at("flushed");
     }
 }

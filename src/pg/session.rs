@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use pgrx::pg_sys;
 
 use super::clock::ServerClock;
-use super::lease::LeaseSequence;
+use super::lease::LeaseTable;
 use super::memory::OneThread;
 use super::sequence::Sequence;
 use super::shared::Shared;
@@ -17,7 +17,7 @@ use crate::mint::{Key, Mint, Minted, SessionOrder, Slot, Stamp};
 static ORDER: OneThread<RefCell<SessionOrder>> = OneThread::new(RefCell::new(SessionOrder::new()));
 
 /// The server's state, its clocks and settings, and the lease of the session's database.
-pub(crate) fn mint<'a>(server: &'a Shared, store: &'a LeaseSequence) -> Mint<'a, ServerClock, LeaseSequence> {
+pub(crate) fn mint<'a>(server: &'a Shared, store: &'a LeaseTable) -> Mint<'a, ServerClock, LeaseTable> {
     Mint {
         clock: &ServerClock,
         time: &server.time.0,

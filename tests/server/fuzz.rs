@@ -296,7 +296,6 @@ fn a_million_random_calls_end_in_values_or_errors_for_users() {
     println!("{by_state:?}");
     assert_eq!(by_state.values().sum::<u64>(), SESSIONS * ROUNDS * CALLS);
     // All that was drawn was understood: no call failed by its syntax, or by its arguments' types.
-    // A superuser who takes values of the lease itself pushes it ahead of the clock, up to where that is refused.
     let meant = [
         "00000", "2200H", "22003", "22007", "22008", "22023", "22P02", "3F000", "42602", "42704", "42710",
         "42809", "42883", "0A000", "42P01", "42P17", "55000",

@@ -284,10 +284,10 @@ fn no_id_is_minted_without_the_lease() {
     insert(&mut client, 1).unwrap();
     client
         .batch_execute(
-            "ALTER EXTENSION insta_ids DROP SEQUENCE insta_ids_internal.lease; DROP SEQUENCE insta_ids_internal.lease",
+            "ALTER EXTENSION insta_ids DROP TABLE insta_ids_internal.lease; DROP TABLE insta_ids_internal.lease",
         )
         .unwrap();
-    // The second session has not seen the sequence.
+    // The second session has not seen the table.
     for client in [&mut client, &mut cluster.connect()] {
         let error = refused(client, "INSERT INTO t SELECT FROM generate_series(1, 10000000)");
         assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);

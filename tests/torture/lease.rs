@@ -84,7 +84,7 @@ fn the_extension_is_dropped_and_made_again() {
         // The session goes on with the new lease: what is written down covers what it mints.
         all.push(ids(&mut other, MINT));
         let lease: i64 =
-            client.query_one("SELECT last_value FROM insta_ids_internal.lease", &[]).unwrap().get(0);
+            client.query_one("SELECT max(ms) FROM insta_ids_internal.lease", &[]).unwrap().get(0);
         assert!(lease >= Given::time_of(*all.last().unwrap().last().unwrap()));
     }
     assert_eq!(duplicates(&all), 0);
@@ -157,8 +157,9 @@ fn a_lease_a_year_ahead() {
     client.batch_execute("CREATE DATABASE other").unwrap();
     cluster.prepare("other");
     let mut other = cluster.connect_to("other");
-    let year = "SELECT setval('insta_ids_internal.lease', ((extract(epoch FROM now()) + 365 * 86400) * 1000)::bigint)";
-    other.query_one(year, &[]).unwrap();
+    // As a restored dump does.
+    let year = "INSERT INTO insta_ids_internal.lease VALUES (((extract(epoch FROM now()) + 365 * 86400) * 1000)::bigint)";
+    other.batch_execute(year).unwrap();
     for _ in 0..3 {
         let error =
             other.query_one("SELECT count(next_id(5, 's')) FROM generate_series(1, 10)", &[]).unwrap_err();
@@ -192,11 +193,12 @@ fn only_the_extension_writes_it() {
         .batch_execute("GRANT USAGE ON SEQUENCE s TO app; GRANT CREATE ON SCHEMA public TO app; SET ROLE app")
         .unwrap();
     for attempt in [
-        "GRANT ALL ON SEQUENCE insta_ids_internal.lease TO app",
-        "SELECT setval('insta_ids_internal.lease', 1)",
-        "SELECT nextval('insta_ids_internal.lease')",
-        "ALTER SEQUENCE insta_ids_internal.lease RESTART",
-        "DROP SEQUENCE insta_ids_internal.lease",
+        "GRANT ALL ON insta_ids_internal.lease TO app",
+        "UPDATE insta_ids_internal.lease SET ms = 1",
+        "INSERT INTO insta_ids_internal.lease VALUES (1)",
+        "DELETE FROM insta_ids_internal.lease",
+        "TRUNCATE insta_ids_internal.lease",
+        "DROP TABLE insta_ids_internal.lease",
         "CREATE TABLE insta_ids.t ()",
         "ALTER SCHEMA insta_ids RENAME TO x",
         "SELECT insta_ids.reset_clock()",
@@ -210,7 +212,7 @@ fn only_the_extension_writes_it() {
     // What a user puts in the way is not looked at.
     client
         .batch_execute(
-            "CREATE SEQUENCE public.lease; CREATE FUNCTION public.setval(regclass, bigint) RETURNS bigint LANGUAGE sql RETURN 1 / 0;
+            "CREATE TABLE public.lease (ms bigint); CREATE FUNCTION public.setval(regclass, bigint) RETURNS bigint LANGUAGE sql RETURN 1 / 0;
              SET search_path = public, pg_catalog; SET timezone = 'Asia/Kathmandu'",
         )
         .unwrap();
@@ -228,6 +230,41 @@ fn only_the_extension_writes_it() {
              END $$",
         )
         .unwrap();
-    let error = refused(&mut client, "SELECT pg_catalog.setval('insta_ids_internal.lease', 1)");
-    assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE);
+    // Nor do roles that may write all data, nor the owner of the database.
+    client
+        .batch_execute("RESET ROLE; CREATE ROLE writer IN ROLE pg_write_all_data, pg_read_all_data; ALTER DATABASE postgres OWNER TO app")
+        .unwrap();
+    for role in ["app", "writer"] {
+        for table in ["lease", "writer"] {
+            let write = match table {
+                "lease" => "(ms) VALUES (1)",
+                _ => "(slot, slots) VALUES (0, 1)",
+            };
+            for attempt in [
+                format!("INSERT INTO insta_ids_internal.{table} {write}"),
+                format!("DELETE FROM insta_ids_internal.{table}"),
+                format!("COPY insta_ids_internal.{table} FROM '/dev/null'"),
+                format!(
+                    "UPDATE insta_ids_internal.{table} SET {} = 1",
+                    write[1..].split([',', ')']).next().unwrap()
+                ),
+            ] {
+                client.batch_execute(&format!("SET ROLE {role}")).unwrap();
+                assert_eq!(
+                    refused(&mut client, &attempt).code(),
+                    &SqlState::INSUFFICIENT_PRIVILEGE,
+                    "{role}: {attempt}"
+                );
+                client.batch_execute("RESET ROLE").unwrap();
+            }
+        }
+    }
+    // Superusers restore it, and do nothing else to it.
+    for attempt in [
+        "UPDATE insta_ids_internal.lease SET ms = 1",
+        "DELETE FROM insta_ids_internal.lease",
+        "TRUNCATE insta_ids_internal.lease",
+    ] {
+        assert_eq!(refused(&mut client, attempt).message(), "lease cannot be changed", "{attempt}");
+    }
 }

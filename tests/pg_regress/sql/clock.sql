@@ -45,11 +45,10 @@ SELECT insta_ids.advance_clock(now());
 SELECT insta_ids.reset_clock();
 SELECT insta_ids.stat_reset();
 SELECT * FROM insta_ids.stat_ids;
-SELECT setval('insta_ids_internal.lease', 1);
-SELECT nextval('insta_ids_internal.lease');
-ALTER SEQUENCE insta_ids_internal.lease RESTART;
-DROP SEQUENCE insta_ids_internal.lease;
-GRANT USAGE ON SEQUENCE insta_ids_internal.lease TO PUBLIC;
+INSERT INTO insta_ids_internal.lease VALUES (1);
+DELETE FROM insta_ids_internal.lease;
+DROP TABLE insta_ids_internal.lease;
+GRANT ALL ON insta_ids_internal.lease TO PUBLIC;
 RESET ROLE;
 GRANT pg_monitor TO regress_app;
 SET ROLE regress_app;
@@ -70,6 +69,6 @@ SELECT lease IS NOT NULL AS looked FROM insta_ids.clock();
 ROLLBACK;
 
 -- The lease belongs to the extension, and so does its schema.
-DROP SEQUENCE insta_ids_internal.lease;
+DROP TABLE insta_ids_internal.lease;
 DROP SCHEMA insta_ids;
 DROP SEQUENCE s;

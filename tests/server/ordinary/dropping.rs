@@ -43,7 +43,7 @@ fn what_depends_on_the_extension_keeps_it_from_being_dropped() {
         ("ALTER SCHEMA insta_ids_internal RENAME TO other", SqlState::UNDEFINED_TABLE),
         ("DROP SCHEMA public", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP EVENT TRIGGER insta_ids_refuse_ddl", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
-        ("DROP SEQUENCE insta_ids_internal.lease", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
+        ("DROP TABLE insta_ids_internal.lease", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP SEQUENCE s", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP FUNCTION next_id(integer, regclass) CASCADE", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
     ] {

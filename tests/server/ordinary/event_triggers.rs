@@ -82,7 +82,7 @@ fn event_triggers_see_and_stop_what_the_extension_does() {
         &mut client,
         "CREATE EXTENSION insta_ids",
         &[
-            ["ddl_command_start", "CREATE SEQUENCE", ""],
+            ["ddl_command_start", "CREATE DOMAIN", ""],
             ["ddl_command_end", "CREATE TABLE", "insta_ids_internal.fence"],
             ["ddl_command_end", "CREATE EXTENSION", "insta_ids"],
         ],
