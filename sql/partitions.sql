@@ -2,6 +2,7 @@
 
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.partitioned_table
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner('parent');
+ALTER TABLE insta_ids_internal.partitioned_table ENABLE ALWAYS TRIGGER require_owner;
 
 -- All roles may call this function, but few may read partitioned_table. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.partitions(parent regclass)

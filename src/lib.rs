@@ -46,6 +46,7 @@ sql_files! {
     "fence_ddl" "../sql/fence/ddl.sql"
     "writers" "../sql/writers.sql"
     "shard_progress" "../sql/shard/progress.sql"
+    "trust" "../sql/trust.sql"
     "migration_migrations" "../sql/migration/migrations.sql"
     "migration_apply" "../sql/migration/apply.sql"
     "migration_migrate" "../sql/migration/migrate.sql"

@@ -235,33 +235,33 @@ BEGIN ATOMIC
     JOIN insta_ids_internal.distribution p ON p.source = d.parent AND p.number >= d.number;
 END;
 
--- Raises an error if the role that owns a source, its targets or its table of changes lacks rights of the caller, as its code
--- runs with them, or if the caller lacks those of the role.
+-- Raises an error unless a source, its targets and its table of changes belong to one role, and the caller has the rights of that
+-- role. Raises an error, too, if they have code of a role that lacks rights of the caller.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_distributable(going insta_ids_internal.distribution) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     owner CONSTANT oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = going.source);
+    relations CONSTANT oid[] := ARRAY(
+        WITH RECURSIVE used AS (
+            (SELECT t.relation::oid AS oid FROM insta_ids_internal.targets_of(going) t
+            UNION SELECT r FROM unnest(ARRAY[going.source, going.changes]) r)
+            UNION SELECT i.inhrelid FROM used u JOIN pg_inherits i ON i.inhparent = u.oid
+        )
+        SELECT u.oid FROM used u WHERE u.oid IS NOT NULL);
     owned record;
 BEGIN
-    WITH RECURSIVE used AS (
-        SELECT c.oid
-        FROM insta_ids_internal.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = going.target
-        UNION
-        SELECT i.inhrelid FROM used u JOIN pg_inherits i ON i.inhparent = u.oid
-    )
-    SELECT c.oid::regclass AS relation, c.relowner::regrole::text AS role INTO owned
-    FROM (SELECT u.oid FROM used u UNION ALL SELECT going.source UNION ALL SELECT going.changes) r
-    JOIN pg_class c ON c.oid = r.oid
-    WHERE c.relowner <> owner OR NOT (SELECT pg_has_role(owner, 'USAGE') AND insta_ids_internal.is_trusted(r.rolname)
-            FROM pg_roles r WHERE r.oid = owner)
-        OR c.oid = going.changes AND c.relkind <> 'r'
+    PERFORM insta_ids_internal.require_own_code(relations);
+    SELECT c.oid::regclass AS relation, c.relowner::regrole AS role INTO owned
+    FROM pg_class c
+    WHERE c.oid = ANY (relations)
+        AND (c.relowner <> owner OR NOT pg_has_role(c.relowner, 'USAGE') OR c.oid = going.changes AND c.relkind <> 'r')
     ORDER BY c.oid LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = format('table %s belongs to role %s', owned.relation, owned.role),
-            DETAIL = 'Its triggers, CHECKs and types would run with your rights.',
+            DETAIL = 'A table and those of the shards that get its rows must belong to one role, whose rights you have.',
             HINT = 'Log in as the role that owns the table and its shards'' tables. It needs insta_ids.grant_provisioning().';
     END IF;
 END

@@ -248,32 +248,8 @@ BEGIN
     IF current_setting('server_version_num')::integer >= 160000 THEN
         RETURN;
     END IF;
-    -- The contents of the schemas with all their parts, and what these use, also in other schemas.
-    WITH RECURSIVE needed AS (
-        SELECT 'pg_namespace'::regclass::oid AS class, s.oid FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards)
-        UNION
-        SELECT d.class, d.oid
-        FROM needed n
-        CROSS JOIN LATERAL (
-            SELECT d.classid, d.objid FROM pg_depend d
-            WHERE d.refclassid = n.class AND d.refobjid = n.oid
-                AND (n.class = 'pg_namespace'::regclass OR d.deptype IN ('a', 'i', 'P', 'S'))
-            UNION ALL
-            SELECT d.refclassid, d.refobjid FROM pg_depend d
-            WHERE d.classid = n.class AND d.objid = n.oid
-                AND d.refclassid NOT IN ('pg_namespace'::regclass, 'pg_extension'::regclass)
-        ) d (class, oid)
-    )
-    SELECT pg_describe_object(n.class, n.oid, 0) AS object, r.rolname AS role, i.type, i.identity INTO owned
-    FROM needed n
-    JOIN pg_shdepend d ON d.classid = n.class AND d.objid = n.oid AND d.deptype = 'o'
-        AND d.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
-    JOIN pg_roles r ON d.refclassid = 'pg_authid'::regclass AND r.oid = d.refobjid AND NOT r.rolsuper
-    CROSS JOIN LATERAL pg_identify_object(n.class, n.oid, 0) i
-    WHERE n.class IN ('pg_namespace'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass,
-        'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass)
-    -- A change of a table's owner also changes the owner of its sequences, so tables come first.
-    ORDER BY i.type = 'sequence', i.type, i.identity LIMIT 1;
+    SELECT * INTO owned FROM insta_ids_internal.code_of_others(ARRAY(
+        SELECT r.relation FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards))::oid[]);
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',

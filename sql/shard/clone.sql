@@ -1,38 +1,13 @@
 -- A copy of a shard under another number.
 
--- Raises an error if a role that owns a shard's schema, tables or types lacks rights of the caller. To plan a statement, PostgreSQL
--- runs functions of the tables' indexes and CHECKs, and casts have functions, too.
+-- Raises an error if a shard has code of a role that lacks rights of the caller. To plan a statement, PostgreSQL already runs functions
+-- of the tables' indexes and CHECKs.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_shard(shard integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    owned record;
 BEGIN
-    WITH RECURSIVE used AS (
-        SELECT r.relation::oid AS oid FROM insta_ids_internal.shard_relation r WHERE r.shard = require_trusted_shard.shard AND r.kind <> 'S'
-        UNION
-        SELECT i.inhrelid FROM used u JOIN pg_inherits i ON i.inhparent = u.oid
-    )
-    SELECT o.object, o.owner::regrole::text AS role INTO owned
-    FROM (
-        SELECT 'table ' || c.oid::regclass, c.relowner FROM used u JOIN pg_class c ON c.oid = u.oid
-        UNION ALL
-        SELECT 'type ' || t.oid::regtype, t.typowner
-        FROM insta_ids_internal.shard_schema s JOIN pg_type t ON t.typnamespace = s.oid WHERE s.shard = require_trusted_shard.shard
-        UNION ALL
-        SELECT 'schema ' || n.oid::regnamespace, n.nspowner
-        FROM insta_ids_internal.shard_schema s JOIN pg_namespace n ON n.oid = s.oid WHERE s.shard = require_trusted_shard.shard
-    ) o (object, owner)
-    JOIN pg_roles r ON r.oid = o.owner
-    WHERE NOT insta_ids_internal.is_trusted(r.rolname)
-    ORDER BY o.object LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('%s belongs to role %s', owned.object, owned.role),
-            DETAIL = 'Functions of indexes, CHECKs and casts would run with your rights.',
-            HINT = format('Log in as role %s.', owned.role);
-    END IF;
+    PERFORM insta_ids_internal.require_own_code(ARRAY(
+        SELECT r.relation FROM insta_ids_internal.shard_relation r WHERE r.shard = require_trusted_shard.shard)::oid[]);
 END
 $$;
 
@@ -209,6 +184,7 @@ DECLARE
     triggers jsonb;
     next record;
 BEGIN
+    PERFORM insta_ids_internal.require_trusted_shard(source), insta_ids_internal.require_trusted_shard(target);
     PERFORM insta_ids_internal.make_partitions(target, insta_ids_internal.partitions_json(source));
     -- This is a statement of its own, because it must see these partitions.
     PERFORM insta_ids_internal.require_columns_of(source, target), insta_ids_internal.report_other_ids(source, known, first);
@@ -254,7 +230,8 @@ DECLARE
     schema pg_catalog.name;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.lock_shards(ARRAY[source]);
-    PERFORM insta_ids_internal.require_not_moving(source, source), insta_ids_internal.require_migrated(source);
+    PERFORM insta_ids_internal.require_not_moving(source, source), insta_ids_internal.require_trusted_shard(source),
+        insta_ids_internal.require_migrated(source);
     schema := insta_ids.create_shard(target);
     PERFORM insta_ids_internal.fill_shard(source, target, columns);
     RETURN schema;

@@ -131,3 +131,17 @@ fn rows_about_ones_own_shards_reach_no_other_shard() {
         assert_eq!(refused(&mut client, forged).code().code(), "42501", "{forged}");
     }
 }
+
+/// A trigger that looks at roles also fires in sessions that apply changes of another server, where others do not fire.
+#[test]
+fn triggers_that_check_roles_always_fire() {
+    let cluster = Cluster::start("forging_triggers");
+    let others = texts(
+        &mut cluster.connect(),
+        "SELECT format('%s on %s', tgname, tgrelid::regclass) FROM pg_trigger
+         WHERE NOT tgisinternal AND tgenabled <> 'A' AND tgrelid IN (
+            SELECT oid FROM pg_class WHERE relnamespace = 'insta_ids_internal'::regnamespace) ORDER BY 1",
+    );
+    // These two check no role. They would refuse changes that the other server has already allowed.
+    assert_eq!(others, ["keep on insta_ids_internal.config", "keep on insta_ids_internal.migration"]);
+}

@@ -5,6 +5,7 @@ mod acting;
 mod answering;
 mod forging;
 mod overloading;
+mod owning;
 mod planting;
 mod reaching;
 mod working;

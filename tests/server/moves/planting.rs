@@ -53,8 +53,8 @@ fn code_planted_on_the_target_does_not_run_as_the_mover() {
         b.batch_execute(hint.split_once(". Then").unwrap().0).unwrap();
     }
     let owned = [
-        "function public.canary(bigint) belongs to role \"guest\"",
         "table insta2.likes belongs to role \"guest\"",
+        "function public.canary(bigint) belongs to role \"guest\"",
     ];
     assert_eq!(messages, if major() == 15 { &owned[..] } else { &[] });
     b.batch_execute("ALTER TABLE insta2.likes OWNER TO guest").unwrap();
