@@ -1,5 +1,20 @@
 -- Whose code runs with the caller's rights.
 
+-- Returns each object whose owner can change the code that statements run. pg_shdepend lacks owners such as pg_database_owner. The
+-- owner of a shard's schema can drop a table and create another one of that name. A sequence has no code.
+CREATE OR REPLACE FUNCTION insta_ids_internal.code() RETURNS TABLE (class oid, oid oid, owner oid)
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT 'pg_class'::regclass::oid, c.oid, c.relowner FROM pg_catalog.pg_class c WHERE c.relkind <> ALL ('{S,i,I,t}')
+    UNION ALL SELECT 'pg_proc'::regclass, p.oid, p.proowner FROM pg_catalog.pg_proc p
+    UNION ALL SELECT 'pg_type'::regclass, t.oid, t.typowner FROM pg_catalog.pg_type t
+    UNION ALL SELECT 'pg_operator'::regclass, o.oid, o.oprowner FROM pg_catalog.pg_operator o
+    UNION ALL SELECT 'pg_opclass'::regclass, c.oid, c.opcowner FROM pg_catalog.pg_opclass c
+    UNION ALL SELECT 'pg_opfamily'::regclass, f.oid, f.opfowner FROM pg_catalog.pg_opfamily f
+    UNION ALL SELECT 'pg_namespace'::regclass, n.oid, n.nspowner
+    FROM insta_ids_internal.shard_schema s JOIN pg_catalog.pg_namespace n ON n.oid = s.oid;
+END;
+
 -- Returns the first object of another role that runs or changes code in statements over these relations, or no row. The object's
 -- owner lacks rights of the caller. The relations' parts count, such as indexes, triggers and partitions, and so does everything
 -- that relations and parts use: functions, operators and types, in any schema.
@@ -7,13 +22,20 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.code_of_others(relations oid[])
     RETURNS TABLE (object text, type text, identity text, role name)
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
+DECLARE
+    others CONSTANT oid[] := ARRAY(
+        WITH owners AS MATERIALIZED (SELECT DISTINCT c.owner FROM insta_ids_internal.code() c)
+        SELECT o.owner FROM owners o WHERE NOT insta_ids_internal.is_trusted(pg_get_userbyid(o.owner)));
 BEGIN
+    -- In many databases, no such role has any object.
+    IF others = '{}' THEN
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH RECURSIVE used (class, oid) AS (
         (
             SELECT 'pg_class'::regclass::oid, r FROM unnest(relations) r
             UNION
-            -- The owner of a shard's schema can drop a table and create another one of that name.
             SELECT 'pg_namespace'::regclass, s.oid
             FROM pg_class c JOIN insta_ids_internal.shard_schema s ON s.oid = c.relnamespace WHERE c.oid = ANY (relations)
             UNION
@@ -33,54 +55,39 @@ BEGIN
                 AND d.refclassid NOT IN ('pg_namespace'::regclass, 'pg_extension'::regclass)
                 AND NOT (d.classid = 'pg_constraint'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n')
             UNION ALL
-            -- The object's parts. No statement here uses the row type of a table or a publication.
-            SELECT d.classid, d.objid FROM pg_depend d
-            WHERE d.refclassid = u.class AND d.refobjid = u.oid AND d.deptype IN ('a', 'i', 'P', 'S')
-                AND u.class IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_type'::regclass, 'pg_opclass'::regclass,
-                    'pg_opfamily'::regclass)
-                AND NOT (u.class = 'pg_class'::regclass
-                    AND d.classid IN ('pg_type'::regclass, 'pg_publication_rel'::regclass))
-            UNION ALL
             SELECT u.class, i.inhrelid FROM pg_inherits i WHERE u.class = 'pg_class'::regclass AND i.inhparent = u.oid
             UNION ALL
+            -- The object's parts, and what belongs to a type. No statement uses a publication, or the row type of a table.
             SELECT d.classid, d.objid FROM pg_depend d
-            WHERE u.class = 'pg_type'::regclass AND d.refclassid = u.class AND d.refobjid = u.oid AND d.deptype = 'n'
-                AND CASE d.classid
+            WHERE u.class IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_type'::regclass, 'pg_opclass'::regclass,
+                    'pg_opfamily'::regclass)
+                AND d.refclassid = u.class AND d.refobjid = u.oid AND CASE
+                WHEN d.deptype IN ('a', 'i', 'P', 'S') THEN CASE u.class
+                    WHEN 'pg_class'::regclass THEN d.classid NOT IN ('pg_type'::regclass, 'pg_publication_rel'::regclass)
+                    -- These triggers call PostgreSQL's own functions.
+                    WHEN 'pg_constraint'::regclass THEN d.classid <> 'pg_trigger'::regclass
+                    ELSE true END
+                WHEN u.class = 'pg_type'::regclass THEN CASE d.classid
                     WHEN 'pg_opclass'::regclass THEN true
                     -- Each role can create a cast to its own type. Statements use that type only if it is in a table, too.
                     WHEN 'pg_cast'::regclass THEN (
-                        SELECT insta_ids_internal.is_trusted(pg_get_userbyid(t.typowner))
+                        SELECT t.typowner <> ALL (others)
                         FROM pg_cast c
                         JOIN pg_type t ON t.oid = CASE u.oid WHEN c.castsource THEN c.casttarget ELSE c.castsource END
                         WHERE c.oid = d.objid)
                     ELSE false END
-            UNION ALL
-            -- Triggers of a table fire with the caller's rights if its rows are deleted or changed by a foreign key.
-            SELECT 'pg_class'::regclass, k.conrelid
-            FROM pg_depend d JOIN pg_constraint k ON k.oid = d.objid AND k.contype = 'f' AND k.confrelid = u.oid
-            WHERE u.class = 'pg_class'::regclass AND d.refclassid = u.class AND d.refobjid = u.oid AND d.deptype = 'n'
-                AND d.classid = 'pg_constraint'::regclass
-                AND (k.confdeltype NOT IN ('a', 'r') OR k.confupdtype NOT IN ('a', 'r'))
+                -- A foreign key that deletes or changes rows lets triggers of these rows fire with the caller's rights.
+                WHEN u.class = 'pg_class'::regclass AND d.classid = 'pg_constraint'::regclass THEN EXISTS (
+                    SELECT FROM pg_constraint k WHERE k.oid = d.objid AND k.contype = 'f' AND k.confrelid = u.oid
+                        AND (k.confdeltype NOT IN ('a', 'r') OR k.confupdtype NOT IN ('a', 'r')))
+                ELSE false END
         ) n (class, oid)
-    ), owned AS MATERIALIZED (
-        SELECT u.class, u.oid, d.refobjid AS owner
-        FROM used u
-        JOIN pg_shdepend d ON d.classid = u.class AND d.objid = u.oid AND d.deptype = 'o'
-            AND d.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
-        -- The owner of another object, such as extended statistics, cannot change what it runs.
-        WHERE u.class IN ('pg_namespace'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass,
-            'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass)
-    ), others AS MATERIALIZED (
-        SELECT r.oid, r.rolname FROM (SELECT DISTINCT o.owner FROM owned o) d JOIN pg_roles r ON r.oid = d.owner
-        WHERE NOT insta_ids_internal.is_trusted(r.rolname)
     )
-    SELECT pg_describe_object(o.class, o.oid, 0), i.type, i.identity, r.rolname
-    FROM owned o
-    JOIN others r ON r.oid = o.owner
-    CROSS JOIN LATERAL pg_identify_object(o.class, o.oid, 0) i
-    -- A sequence has no code.
-    WHERE i.type <> 'sequence'
-    ORDER BY i.type <> 'table', i.type, i.identity LIMIT 1;
+    SELECT pg_describe_object(c.class, c.oid, 0), i.type, i.identity, pg_get_userbyid(c.owner)
+    FROM insta_ids_internal.code() c
+    JOIN used u ON u.class = c.class AND u.oid = c.oid
+    CROSS JOIN LATERAL pg_identify_object(c.class, c.oid, 0) i
+    WHERE c.owner = ANY (others) ORDER BY i.type <> 'table', i.type, i.identity LIMIT 1;
 END
 $$;
 

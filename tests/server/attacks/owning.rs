@@ -54,7 +54,11 @@ const PLANTED: [(&str, &str, &str); 14] = [
     ("x text", "CREATE INDEX ON @ (id) WHERE public.wraps(id)", "function g.evil(text)"),
     ("x text", "CREATE INDEX ON @ (id public.odd)", "function g.compare(bigint,bigint)"),
     ("x text", "ALTER TABLE @ ADD CHECK (id OPERATOR(public.<<<) 1)", "function g.less(bigint,bigint)"),
-    ("x text", "CREATE STATISTICS s ON (CASE WHEN g.evil('statistics') THEN x END), id FROM @", "function g.evil(text)"),
+    (
+        "x text",
+        "CREATE STATISTICS s ON (CASE WHEN g.evil('statistics') THEN x END), id FROM @",
+        "function g.evil(text)",
+    ),
 ];
 
 /// A server with a guest, and a database for each case.
@@ -109,7 +113,12 @@ fn a_distribution_runs_no_code_of_a_role_with_fewer_rights() {
     // The column of the source, that of the shards, what is done to the source, and the object.
     let own = "CREATE TYPE mood AS ENUM ('sad', 'ok'); ";
     let mut cases = vec![
-        ("x g.mood", own.to_owned() + "CREATE TABLE t (id bigint PRIMARY KEY, x mood)", "", "function g.mood_text(g.mood)"),
+        (
+            "x g.mood",
+            own.to_owned() + "CREATE TABLE t (id bigint PRIMARY KEY, x mood)",
+            "",
+            "function g.mood_text(g.mood)",
+        ),
         (
             "x text",
             "CREATE TABLE t (id bigint PRIMARY KEY, x text)".to_owned(),
@@ -137,16 +146,24 @@ fn a_distribution_runs_no_code_of_a_role_with_fewer_rights() {
         let mut client = new_database(&cluster, &mut client, &format!("d{n}"));
         add(&mut client, &migration);
         client
-            .batch_execute(&format!("CREATE TABLE t (id bigint PRIMARY KEY, {column}); INSERT INTO t (id) VALUES (1)"))
+            .batch_execute(&format!(
+                "CREATE TABLE t (id bigint PRIMARY KEY, {column}); INSERT INTO t (id) VALUES (1)"
+            ))
             .unwrap();
         client.batch_execute(&more.replace('@', "t")).unwrap();
         are_refused(&cluster, &mut client, &DISTRIBUTE[..1], object);
         // A distribution that began before is refused, too.
         client
-            .batch_execute("INSERT INTO insta_ids_internal.distribution (source, target, key) VALUES ('t', 't', 'id')")
+            .batch_execute(
+                "INSERT INTO insta_ids_internal.distribution (source, target, key) VALUES ('t', 't', 'id')",
+            )
             .unwrap();
-        let calls =
-            [DISTRIBUTE[1], "SELECT insta_ids.distribute_switch()", "SELECT insta_ids.distribute_abort()", "SELECT insta_ids.distribute_finish()"];
+        let calls = [
+            DISTRIBUTE[1],
+            "SELECT insta_ids.distribute_switch()",
+            "SELECT insta_ids.distribute_abort()",
+            "SELECT insta_ids.distribute_finish()",
+        ];
         are_refused(&cluster, &mut client, &calls, object);
     }
 }
@@ -206,13 +223,25 @@ fn a_clone_and_a_move_run_no_code_of_a_role_with_fewer_rights() {
                 &[&format!("CREATE TABLE t (id bigint PRIMARY KEY, {column}); {}", more.replace('@', "t"))],
             )
             .unwrap();
-        client.batch_execute("SELECT insta_ids.create_shard(0); INSERT INTO insta0.t (id) VALUES (1)").unwrap();
+        client
+            .batch_execute("SELECT insta_ids.create_shard(0); INSERT INTO insta0.t (id) VALUES (1)")
+            .unwrap();
         if major() == 15 {
             let move_check = refused(&mut client, "SELECT insta_ids_internal.require_trusted_owners('{0}')");
             assert_eq!(move_check.message(), format!("{object} belongs to role \"guest\""));
         }
         are_refused(&cluster, &mut client, &["SELECT insta_ids.clone_shard(0, 1)"], object);
     }
+    // The catalog does not record that roles such as pg_monitor own something, as it does for other roles.
+    let mut client = new_database(&cluster, &mut client, "monitored");
+    client.batch_execute("ALTER FUNCTION g.evil OWNER TO pg_monitor").unwrap();
+    add(&mut client, "CREATE TABLE t (id bigint PRIMARY KEY, x text CHECK (g.evil('a check')))");
+    client.batch_execute("SELECT insta_ids.drop_shard(1)").unwrap();
+    let refusal = refused(&mut client, "SELECT insta_ids.clone_shard(0, 1)");
+    assert_eq!(
+        (refusal.code().code(), refusal.message()),
+        ("42501", "function g.evil(text) belongs to role pg_monitor")
+    );
 }
 
 /// Types of the caller, of superusers and of extensions are used by casts, indexes and CHECKs. A cast from a type of the
@@ -250,7 +279,10 @@ fn code_of_the_caller_and_of_superusers_runs() {
     app.execute("SELECT insta_ids.add_migration('0001', $1)", &[&table]).unwrap();
     app.batch_execute("CALL insta_ids.create_shards(0, 1)").unwrap();
     app.batch_execute(table).unwrap();
-    app.batch_execute("INSERT INTO t SELECT n, 'ok', '{a@b}', n::text, '[1,3]' FROM generate_series(1, 20) n").unwrap();
+    app.batch_execute(
+        "INSERT INTO t SELECT n, 'ok', '{a@b}', n::text, '[1,3]' FROM generate_series(1, 20) n",
+    )
+    .unwrap();
     for call in DISTRIBUTE {
         app.batch_execute(call).unwrap();
     }
@@ -265,4 +297,28 @@ fn code_of_the_caller_and_of_superusers_runs() {
     // The same tables are not the superuser's, and no matter which of app's objects is named, app is.
     let refusal = refused(&mut client, "SELECT insta_ids.distribute_table('t', 'id')");
     assert_eq!((refusal.code().code(), refusal.message()), ("42501", "table insta0.t belongs to role app"));
+}
+
+/// A new partition has the expressions of its parent. CREATE TABLE runs functions of a generated column that it names.
+#[test]
+fn new_partitions_run_no_code_of_a_role_with_fewer_rights() {
+    let (cluster, mut client) = databases("owning_partitions");
+    let mut client = new_database(&cluster, &mut client, "partitions");
+    client
+        .batch_execute(
+            "SET ROLE guest;
+             CREATE TABLE g.split (id bigint, d boolean DEFAULT g.evil('a default'), CHECK (g.evil('a check')),
+                x boolean GENERATED ALWAYS AS (g.evil('a generated column')) STORED) PARTITION BY RANGE (id);
+             RESET ROLE; SET test.armed = on",
+        )
+        .unwrap();
+    client
+        .batch_execute(
+            "SELECT insta_ids.create_partitions('g.split', '1 day', now(), now() + interval '2 days', 'UTC')",
+        )
+        .unwrap();
+    assert_eq!(ran(&cluster, "SUPERUSER"), BTreeSet::new());
+    let of_guest = "SELECT count(*) FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
+        WHERE inhparent = 'g.split'::regclass AND relowner = 'guest'::regrole";
+    assert!(count(&mut client, of_guest) >= 2);
 }
