@@ -188,67 +188,107 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.check() IS 'what is wrong with the shards of this database, or will be';
 
+-- Returns the shards of a range that have a schema. A NULL bound is no limit.
+CREATE OR REPLACE FUNCTION insta_ids_internal.shards_to_check(first integer, last integer) RETURNS integer[]
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT s.shard FROM insta_ids_internal.shard_schema s
+        WHERE s.oid IS NOT NULL AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
+        ORDER BY s.shard);
+END
+$$;
+
+-- Reads every ID of a shard, and reports those that should not be there, and tables that cannot be read. Returns whether there
+-- are none. No ID is expected to have reached `until`.
+CREATE OR REPLACE FUNCTION insta_ids_internal.has_sound_rows(shard integer, until timestamptz) RETURNS boolean
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    minting record;
+    wrong record;
+    is_sound boolean := true;
+BEGIN
+    FOR minting IN
+        SELECT m.* FROM insta_ids_internal.minting_columns(ARRAY[shard]) m
+        JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    LOOP
+        BEGIN
+            FOR wrong IN
+                SELECT f.*
+                FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", shard, minting.since,
+                    greatest(until, clock_timestamp() + interval '2 s'), true) c, unnest(c.findings) f
+            LOOP
+                is_sound := false;
+                RAISE WARNING USING
+                    MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
+                    DETAIL = wrong.detail, HINT = wrong.hint;
+            END LOOP;
+        EXCEPTION WHEN OTHERS THEN
+            is_sound := false;
+            RAISE WARNING USING
+                MESSAGE = format('could not read table %s', minting.relation), DETAIL = SQLERRM;
+        END;
+    END LOOP;
+    RETURN is_sound;
+END
+$$;
+
+-- Checks the next shards of `todo`, of which `done` are done, up to a multiple of `batch`. Adds to both counts.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.check_batch(
+        todo integer[], batch integer, until timestamptz, INOUT done integer, INOUT failed integer)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOOP
+        failed := failed + (NOT insta_ids_internal.has_sound_rows(todo[done + 1], until))::integer;
+        done := done + 1;
+        EXIT WHEN done % batch = 0 OR done = cardinality(todo);
+    END LOOP;
+END
+$$;
+
+-- Raises an error if shards failed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_sound(total integer, failed integer) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF failed > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'check_violation',
+            MESSAGE = format('%s of %s shards have ids that should not be there, or could not be read', failed, total),
+            DETAIL = 'A warning tells of each column or table.';
+    END IF;
+END
+$$;
+
 CREATE OR REPLACE PROCEDURE insta_ids.check_rows(
         first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50)
     LANGUAGE plpgsql
 AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    until pg_catalog.timestamptz;
     todo integer[];
-    number integer;
-    minting pg_catalog.record;
-    wrong pg_catalog.record;
+    total integer;
     done integer := 0;
     failed integer := 0;
-    until pg_catalog.timestamptz;
-    is_sound boolean;
 BEGIN
     -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.require_range(first, last, batch);
     until := insta_ids_internal.time_not_reached();
-    todo := ARRAY(
-        SELECT s.shard FROM insta_ids_internal.shard_schema s
-        WHERE s.oid IS NOT NULL AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
-        ORDER BY s.shard);
-    CALL insta_ids_internal.commit_batch('check_rows', cardinality(todo), 0, 0);
-    FOREACH number IN ARRAY todo LOOP
-        is_sound := true;
-        FOR minting IN
-            SELECT m.* FROM insta_ids_internal.minting_columns(ARRAY[number]) m
-            JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-        LOOP
-            BEGIN
-                FOR wrong IN
-                    SELECT f.*
-                    FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", number, minting.since,
-                        greatest(until, clock_timestamp() + interval '2 s'), true) c, unnest(c.findings) f
-                LOOP
-                    is_sound := false;
-                    RAISE WARNING USING
-                        MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
-                        DETAIL = wrong.detail, HINT = wrong.hint;
-                END LOOP;
-            EXCEPTION WHEN OTHERS THEN
-                is_sound := false;
-                RAISE WARNING USING
-                    MESSAGE = format('could not read table %s', minting.relation), DETAIL = SQLERRM;
-            END;
-        END LOOP;
-        done := done + 1;
-        failed := failed + (NOT is_sound)::integer;
-        IF done % batch = 0 OR done = cardinality(todo) THEN
-            CALL insta_ids_internal.commit_batch('check_rows', cardinality(todo), done, failed);
-        END IF;
+    todo := insta_ids_internal.shards_to_check(first, last);
+    total := pg_catalog.cardinality(todo);
+    CALL insta_ids_internal.commit_batch('check_rows', total, done, failed);
+    WHILE done OPERATOR(pg_catalog.<) total LOOP
+        CALL insta_ids_internal.check_batch(todo, batch, until, done, failed);
+        CALL insta_ids_internal.commit_batch('check_rows', total, done, failed);
     END LOOP;
-    IF failed > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'check_violation',
-            MESSAGE = format('%s of %s shards have ids that should not be there, or could not be read', failed, cardinality(todo)),
-            DETAIL = 'A warning tells of each column or table.';
-    END IF;
+    PERFORM insta_ids_internal.require_all_sound(total, failed);
     -- If a procedure called this one, its transaction goes on with the caller's search_path.
-    PERFORM set_config('search_path', path, true);
+    PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.check_rows(integer, integer, integer) IS

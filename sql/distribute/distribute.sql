@@ -54,9 +54,32 @@ BEGIN
 END
 $$;
 
--- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Raises an
--- error unless `sources` are still the tables of the distribution: between two batches, other sessions can abort it, and other
--- roles can write rows about their own tables.
+-- Returns the tables of the distribution.
+CREATE OR REPLACE FUNCTION insta_ids_internal.distribution_sources() RETURNS regclass[]
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);
+END
+$$;
+
+-- Raises an error unless `sources` are still the tables of the distribution. Between two batches, other sessions can abort it,
+-- and other roles can write rows about their own tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_distribution(sources regclass[]) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF insta_ids_internal.distribution_sources() <> sources THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'another session has ended this distribution, or begun another one';
+    END IF;
+    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+END
+$$;
+
+-- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Locks the
+-- distribution, and raises an error unless `sources` are still its tables.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[])
     LANGUAGE plpgsql
 AS $$
@@ -69,27 +92,17 @@ BEGIN
     SET LOCAL extra_float_digits = 1;
     -- The lock comes before the snapshot. No other session applies changes, switches or aborts meanwhile.
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
-    IF ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source) <> sources THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'another session has ended this distribution, or begun another one';
-    END IF;
-    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
-    PERFORM insta_ids_internal.limit_catalog_cache();
+    PERFORM insta_ids_internal.require_same_distribution(sources), insta_ids_internal.limit_catalog_cache();
 END
 $$;
 
-CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout text DEFAULT '10s')
-    LANGUAGE plpgsql
+-- Returns the pause in milliseconds. Raises an error unless all arguments of distribute() are given and in range.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(batch integer, pause interval, lock_timeout text) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    going insta_ids_internal.distribution;
-    -- Not computed here, where search_path is the caller's, and an operator could be that of another role.
-    pause_ms pg_catalog.int8;
-    sources pg_catalog.regclass[];
+    pause_ms CONSTANT bigint := extract(epoch FROM pause) * 1000;
 BEGIN
-    CALL insta_ids_internal.new_transaction();
-    pause_ms := extract(epoch FROM pause) * 1000;
     IF num_nulls(batch, pause, lock_timeout) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'batch, pause and lock_timeout must be given';
     ELSIF batch < 1 OR pause_ms NOT BETWEEN 0 AND 3600000 THEN
@@ -98,39 +111,87 @@ BEGIN
             MESSAGE = format('batch of %s rows or pause of %s is out of range', batch, pause),
             DETAIL = 'A batch has at least 1 row, and a pause is from 0 to 1 hour.';
     END IF;
+    RETURN pause_ms;
+END
+$$;
+
+-- Returns whether the writers of the tables were switched to the shards.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_switched() RETURNS boolean
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched');
+END
+$$;
+
+-- Begins to capture the changes of the next table, or brings changes to the shards and copies the next rows. Returns false if
+-- all rows are copied.
+CREATE OR REPLACE FUNCTION insta_ids_internal.copy_batch(batch integer, lock_timeout text) RETURNS boolean
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+BEGIN
+    -- A table that refers to another one comes after it.
+    SELECT * INTO going FROM insta_ids_internal.distribution d WHERE d.step <> 'copied' ORDER BY d.number LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF going.step = 'registered' THEN
+        -- Until here, the table could be altered.
+        PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout);
+        RAISE NOTICE 'distribute: copies table %', going.source;
+    ELSE
+        PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.copy_rows(going, batch);
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- Brings changes to the shards, and raises an error unless the shards have the rows of all tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_rows_in_shards() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+BEGIN
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
+        RAISE NOTICE 'distribute: compares table %, % rows copied', going.source, going.rows_copied;
+        PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.require_rows_in_shards(going);
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout text DEFAULT '10s')
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    pause_ms integer;
+    sources pg_catalog.regclass[];
+    is_switched boolean;
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    pause_ms := insta_ids_internal.require_pace(batch, pause, lock_timeout);
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
-    sources := ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);
-    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched') THEN
-        CALL insta_ids_internal.begin_batch(sources);
+    sources := insta_ids_internal.distribution_sources();
+    is_switched := insta_ids_internal.is_switched();
+    CALL insta_ids_internal.begin_batch(sources);
+    IF is_switched THEN
         PERFORM insta_ids_internal.return_changes();
         CALL insta_ids_internal.new_transaction();
         RETURN;
     END IF;
-    CALL insta_ids_internal.begin_batch(sources);
-    LOOP
-        -- A table that refers to another one comes after it.
-        SELECT * INTO going FROM insta_ids_internal.distribution d WHERE d.step <> 'copied' ORDER BY d.number LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        IF going.step = 'registered' THEN
-            -- Until here, the table could be altered.
-            PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout);
-            RAISE NOTICE 'distribute: copies table %', going.source;
-        ELSE
-            PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.copy_rows(going, batch);
-        END IF;
+    WHILE insta_ids_internal.copy_batch(batch, lock_timeout) LOOP
         CALL insta_ids_internal.new_transaction();
-        PERFORM insta_ids_internal.wait_ms(pause_ms::integer);
+        PERFORM insta_ids_internal.wait_ms(pause_ms);
         CALL insta_ids_internal.begin_batch(sources);
     END LOOP;
 
     -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
     UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
     CALL insta_ids_internal.begin_batch(sources);
-    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
-        RAISE NOTICE 'distribute: compares table %, % rows copied', going.source, going.rows_copied;
-        PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.require_rows_in_shards(going);
-    END LOOP;
+    PERFORM insta_ids_internal.require_all_rows_in_shards();
     -- Much has changed while all rows were compared.
     CALL insta_ids_internal.begin_batch(sources);
     PERFORM insta_ids_internal.apply_changes();

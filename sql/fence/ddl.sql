@@ -143,6 +143,23 @@ BEGIN
 END
 $$;
 
+-- Raises an error if one of these schemas is of a shard that is fenced or moves.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_fenced(schemas text[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    altered CONSTANT integer := (
+        SELECT min(f.shard) FROM insta_ids_internal.fenced_schemas() f WHERE f.schema = ANY (schemas));
+BEGIN
+    IF altered IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
+            HINT = insta_ids_internal.hint_to_alter(altered);
+    END IF;
+END
+$$;
+
 -- Raises an error before a statement with CONCURRENTLY alters a shard that is fenced or moves. These statements commit before
 -- they end, so refuse_ddl_on_fenced_shards() would leave them half done. They run outside of functions and transaction blocks,
 -- so current_query() is their text.
@@ -150,15 +167,12 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_sta
     LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 DECLARE
-    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     schemas pg_catalog.text[];
-    altered pg_catalog.int4;
 BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.fence) THEN
         RETURN;
     END IF;
-    -- Until it is set below, search_path is the client's, so that the statement's relations are found. All other names must be
-    -- qualified.
+    -- search_path is the client's, so that the statement's relations are found.
     BEGIN
         schemas := ARRAY(
             SELECT coalesce(s.schema, n.nspname::pg_catalog.text)
@@ -173,14 +187,6 @@ BEGIN
         -- text.
         WHEN OTHERS THEN RETURN;
     END;
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    altered := (SELECT min(f.shard) FROM insta_ids_internal.fenced_schemas() f WHERE f.schema = ANY (schemas));
-    IF altered IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
-            HINT = insta_ids_internal.hint_to_alter(altered);
-    END IF;
-    PERFORM set_config('search_path', path, true);
+    PERFORM insta_ids_internal.require_not_fenced(schemas);
 END
 $$;

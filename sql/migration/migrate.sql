@@ -120,6 +120,65 @@ BEGIN
 END
 $$;
 
+-- Migrates shards of `todo`, of which `done` are done, until this transaction has locked `batch` of them, or has to end because a
+-- lock was not free. Adds to the counts, and sets `first_failure` for the first shard that fails. Raises an error if the first
+-- shard shows that the server has not enough locks.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.migrate_batch(
+        todo integer[], batch integer, path text, lock_timeout text,
+        INOUT done integer, INOUT failed integer, INOUT busy integer, INOUT first_failure insta_ids_internal.failure)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- The number of shards that this transaction has locked.
+    held integer := 0;
+    number integer;
+    outcome record;
+BEGIN
+    WHILE done < cardinality(todo) AND held < batch LOOP
+        number := todo[done + 1];
+        outcome := insta_ids_internal.migrate_shard(number, path, lock_timeout, held);
+        -- The shard waits for its lock in a transaction of its own.
+        EXIT WHEN outcome.state = 'locked';
+        done := done + 1;
+        IF outcome.state = 'busy' THEN
+            busy := busy + 1;
+            CONTINUE;
+        END IF;
+        held := held + 1;
+        IF outcome.state = 'failed' THEN
+            failed := failed + 1;
+            IF failed = 1 THEN
+                first_failure.code := outcome.code;
+                first_failure.detail := format('The first is shard %s, at %s of migration "%s": %s', number,
+                    coalesce('statement ' || outcome.statement, 'the CHECKs'), outcome.name, outcome.message);
+            END IF;
+        END IF;
+        IF done - busy = 1 THEN
+            PERFORM insta_ids_internal.require_locks(least(batch, cardinality(todo)));
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Reports how many of `total` shards were left out. Raises an error if shards failed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_migrated(
+        total integer, failed integer, busy integer, first_failure insta_ids_internal.failure) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF busy > 0 THEN
+        RAISE NOTICE 'shards left to another session, or fenced: %', busy;
+    END IF;
+    IF failed > 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = first_failure.code,
+            MESSAGE = format('%s of %s shards could not be migrated', failed, total),
+            DETAIL = first_failure.detail,
+            HINT = 'The others are migrated. See insta_ids.migration_status, and call again to migrate the rest.';
+    END IF;
+END
+$$;
+
 CREATE OR REPLACE PROCEDURE insta_ids.migrate(
         first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
     LANGUAGE plpgsql
@@ -127,72 +186,26 @@ AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     todo integer[];
-    number integer;
-    outcome pg_catalog.record;
-    first_failed integer;
-    first_failure pg_catalog.record;
+    total integer;
     done integer := 0;
     failed integer := 0;
     busy integer := 0;
-    -- The number of shards that the current transaction has locked.
-    held integer := 0;
-    budget_known boolean := false;
+    first_failure insta_ids_internal.failure;
 BEGIN
     -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
-    PERFORM insta_ids_internal.require_range(first, last, batch), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_range(first, last, batch), pg_catalog.set_config('lock_timeout', lock_timeout, true);
     todo := insta_ids_internal.shards_to_migrate(first, last);
-    CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
-
-    FOREACH number IN ARRAY todo LOOP
-        outcome := insta_ids_internal.migrate_shard(number, path, lock_timeout, held);
-        IF outcome.state = 'locked' THEN
-            -- The shard waits for its lock in a transaction of its own.
-            CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
-            held := 0;
-            outcome := insta_ids_internal.migrate_shard(number, path, lock_timeout, held);
-        END IF;
-        done := done + 1;
-        IF outcome.state = 'busy' THEN
-            busy := busy + 1;
-        ELSE
-            held := held + 1;
-        END IF;
-        IF outcome.state = 'failed' THEN
-            failed := failed + 1;
-            IF failed = 1 THEN
-                first_failed := number;
-                first_failure := outcome;
-            END IF;
-        END IF;
-        IF NOT budget_known AND held > 0 THEN
-            PERFORM insta_ids_internal.require_locks(least(batch, cardinality(todo)));
-            budget_known := true;
-        END IF;
-        IF held >= batch AND done < cardinality(todo) THEN
-            CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
-            held := 0;
-        END IF;
+    total := pg_catalog.cardinality(todo);
+    CALL insta_ids_internal.commit_batch('migrate', total, done, failed);
+    WHILE done OPERATOR(pg_catalog.<) total LOOP
+        CALL insta_ids_internal.migrate_batch(todo, batch, path, lock_timeout, done, failed, busy, first_failure);
+        CALL insta_ids_internal.commit_batch('migrate', total, done, failed);
     END LOOP;
-    IF cardinality(todo) > 0 THEN
-        CALL insta_ids_internal.commit_batch('migrate', cardinality(todo), done, failed);
-    END IF;
-
     PERFORM insta_ids_internal.report_scripts(first, last);
-    IF busy > 0 THEN
-        RAISE NOTICE 'shards left to another session, or fenced: %', busy;
-    END IF;
-    IF failed > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = first_failure.code,
-            MESSAGE = format('%s of %s shards could not be migrated', failed, cardinality(todo)),
-            DETAIL = format('The first is shard %s, at %s of migration "%s": %s', first_failed,
-                coalesce('statement ' || first_failure.statement, 'the CHECKs'), first_failure.name,
-                first_failure.message),
-            HINT = 'The others are migrated. See insta_ids.migration_status, and call again to migrate the rest.';
-    END IF;
+    PERFORM insta_ids_internal.require_all_migrated(total, failed, busy, first_failure);
     -- If a procedure called this one, its transaction goes on with the caller's search_path.
-    PERFORM set_config('search_path', path, true);
+    PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, text) IS

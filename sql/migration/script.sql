@@ -1,34 +1,5 @@
 -- Scripts for psql that apply migrations that cannot run in a transaction.
 
-CREATE OR REPLACE FUNCTION insta_ids.migration_script(name text) RETURNS SETOF text
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql
-AS $$
-DECLARE
-    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
-    migration insta_ids_internal.migration;
-BEGIN
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    migration := insta_ids_internal.migration_by_script(name);
-    PERFORM insta_ids_internal.require_trusted_author(migration);
-    RETURN QUERY
-    SELECT line
-    FROM (
-        SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
-        WHERE s.state <> 'applied' GROUP BY s.shard
-    ) next
-    CROSS JOIN LATERAL unnest(ARRAY[
-        format('SELECT insta_ids_internal.start_migration(%L, %s, %L)', name, next.shard, path),
-        (SELECT t.statement FROM insta_ids_internal.statements(migration.ddl) t),
-        format('SELECT insta_ids_internal.finish_migration(%L, %s, %L), pg_catalog.set_config(''search_path'', %L, false)',
-            name, next.shard, md5(migration.ddl), path)]) WITH ORDINALITY lines (line, place)
-    WHERE next.number = migration.number
-    ORDER BY next.shard, lines.place;
-    PERFORM set_config('search_path', path, true);
-END
-$$;
-COMMENT ON FUNCTION insta_ids.migration_script(text) IS
-    $$statements, for psql's \gexec, that apply a migration which cannot run in a transaction$$;
-
 -- Returns the migration of this name. Raises an error unless it exists and is one that cannot run in a transaction.
 CREATE OR REPLACE FUNCTION insta_ids_internal.migration_by_script(name text) RETURNS insta_ids_internal.migration
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -50,6 +21,39 @@ BEGIN
     RETURN migration;
 END
 $$;
+
+-- Returns the statements of migration_script(). `path` is the caller's search_path. Raises an error unless the caller may apply
+-- the migration.
+CREATE OR REPLACE FUNCTION insta_ids_internal.script_of(name text, path text) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    migration insta_ids_internal.migration := insta_ids_internal.migration_by_script(name);
+BEGIN
+    PERFORM insta_ids_internal.require_trusted_author(migration);
+    RETURN QUERY
+    SELECT line
+    FROM (
+        SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
+        WHERE s.state <> 'applied' GROUP BY s.shard
+    ) next
+    CROSS JOIN LATERAL unnest(ARRAY[
+        format('SELECT insta_ids_internal.start_migration(%L, %s, %L)', name, next.shard, path),
+        (SELECT t.statement FROM insta_ids_internal.statements(migration.ddl) t),
+        format('SELECT insta_ids_internal.finish_migration(%L, %s, %L), pg_catalog.set_config(''search_path'', %L, false)',
+            name, next.shard, md5(migration.ddl), path)]) WITH ORDINALITY lines (line, place)
+    WHERE next.number = migration.number
+    ORDER BY next.shard, lines.place;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION insta_ids.migration_script(name text) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT s.line FROM insta_ids_internal.script_of(name, pg_catalog.current_setting('search_path')) s (line);
+END;
+COMMENT ON FUNCTION insta_ids.migration_script(text) IS
+    $$statements, for psql's \gexec, that apply a migration which cannot run in a transaction$$;
 
 -- Sets the search_path for a shard. From here on, notes for finish_migration whether a transaction fails.
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_migration(name text, shard integer, path text) RETURNS void

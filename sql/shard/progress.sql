@@ -43,19 +43,16 @@ BEGIN
 END
 $$;
 
--- Ends a batch: records that `done` of `total` shards are done, commits, and begins a transaction with a safe search_path. The
--- first call comes before the first shard. Reports the progress at most once a second, and the end.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.commit_batch(command text, total integer, done integer, failed integer)
-    LANGUAGE plpgsql
+-- Records how far this call of a command is, and returns the row. A statement of a client is one call.
+CREATE OR REPLACE FUNCTION insta_ids_internal.record_work(command text, total integer, done integer, failed integer)
+    RETURNS insta_ids_internal.work
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     work insta_ids_internal.work;
-    seconds numeric;
 BEGIN
-    -- That of migrations is for users' tables.
-    SET LOCAL lock_timeout = 0;
     UPDATE insta_ids_internal.work w
-    SET done = commit_batch.done, failed = commit_batch.failed, updated_at = clock_timestamp(),
+    SET done = record_work.done, failed = record_work.failed, updated_at = clock_timestamp(),
         told_at = CASE WHEN clock_timestamp() - w.told_at >= '1 s' THEN clock_timestamp() ELSE w.told_at END
     WHERE w.pid = pg_backend_pid() AND w.started_at = statement_timestamp()
     RETURNING w.* INTO work;
@@ -70,17 +67,41 @@ BEGIN
     IF done = total THEN
         DELETE FROM insta_ids_internal.work w WHERE w.pid = pg_backend_pid();
     END IF;
+    RETURN work;
+END
+$$;
 
-    CALL insta_ids_internal.new_transaction();
-    PERFORM insta_ids_internal.limit_catalog_cache();
-    IF done = total THEN
-        RAISE NOTICE '%: % of % shards in % s', command, done, total,
+-- Reports how far a call of a command is, at most once a second, and its end.
+CREATE OR REPLACE FUNCTION insta_ids_internal.report_work(work insta_ids_internal.work) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    seconds numeric;
+BEGIN
+    IF work.done = work.total THEN
+        RAISE NOTICE '%: % of % shards in % s', work.command, work.done, work.total,
             round(extract(epoch FROM clock_timestamp() - statement_timestamp()), 1);
-    ELSIF done > 0 AND work.told_at >= work.updated_at THEN
+    ELSIF work.done > 0 AND work.told_at >= work.updated_at THEN
         seconds := extract(epoch FROM work.updated_at - work.started_at);
-        RAISE NOTICE '%: % of % shards, % per second, % s left', command, done, total,
-            round(done / seconds, 1), ceil((total - done) * seconds / done);
+        RAISE NOTICE '%: % of % shards, % per second, % s left', work.command, work.done, work.total,
+            round(work.done / seconds, 1), ceil((work.total - work.done) * seconds / work.done);
     END IF;
+END
+$$;
+
+-- Ends a batch: records that `done` of `total` shards are done, commits, and begins a transaction with a safe search_path. The
+-- first call comes before the first shard. Reports the progress at most once a second, and the end.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.commit_batch(command text, total integer, done integer, failed integer)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    work insta_ids_internal.work;
+BEGIN
+    -- That of migrations is for users' tables.
+    SET LOCAL lock_timeout = 0;
+    work := insta_ids_internal.record_work(command, total, done, failed);
+    CALL insta_ids_internal.new_transaction();
+    PERFORM insta_ids_internal.limit_catalog_cache(), insta_ids_internal.report_work(work);
 END
 $$;
 

@@ -111,24 +111,19 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.create_shard(integer) IS 'creates a shard, with every migration, and returns its schema';
 
-CREATE OR REPLACE PROCEDURE insta_ids.create_shards(first integer, last integer, batch integer DEFAULT 50)
-    LANGUAGE plpgsql
+-- Returns the shards of a range that do not exist. Leaves out shards that the map assigns to other nodes. Raises an error if a
+-- schema has the name of one of them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.shards_to_create(first integer, last integer, batch integer) RETURNS integer[]
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     todo integer[];
-    total integer;
-    taken pg_catalog.record;
-    done integer := 0;
-    next integer;
+    taken record;
 BEGIN
-    -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
-    CALL insta_ids_internal.new_transaction();
     IF num_nulls(first, last) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'first and last shard must be given';
     END IF;
     PERFORM insta_ids_internal.require_range(first, last, batch);
-    -- Shards that the map assigns to other nodes are skipped.
     todo := ARRAY(
         SELECT n FROM generate_series(first, last) n
         WHERE NOT EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = n)
@@ -147,26 +142,54 @@ BEGIN
             DETAIL = format('It is not one that insta_ids made for shard %s.', taken.shard),
             HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
     END IF;
+    RETURN todo;
+END
+$$;
 
-    total := cardinality(todo);
-    CALL insta_ids_internal.commit_batch('create_shards', total, 0, 0);
-    WHILE done < total LOOP
+-- Creates the next shards of `todo`, of which `done` are done, up to a multiple of `batch`, and adds them to `done`. Raises an
+-- error if the first shard shows that the server has not enough locks.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.create_batch(todo integer[], batch integer, path text, INOUT done integer)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last CONSTANT integer := least((done / batch + 1) * batch, cardinality(todo));
+    next integer;
+BEGIN
+    WHILE done < last LOOP
         -- The first shard is made alone, which shows how many locks a shard takes.
-        next := CASE done WHEN 0 THEN 1 ELSE least((done / batch + 1) * batch, total) END;
+        next := CASE done WHEN 0 THEN 1 ELSE last END;
         -- The lock is a statement of its own, because a statement sees only what was committed before it began.
         LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
         PERFORM insta_ids_internal.require_placed_here(n) FROM unnest(todo[done + 1:next]) n;
         PERFORM insta_ids_internal.make_shards(todo[done + 1:next], path);
         done := next;
         IF done = 1 THEN
-            PERFORM insta_ids_internal.require_locks(least(batch, total));
-        END IF;
-        IF done % batch = 0 OR done = total THEN
-            CALL insta_ids_internal.commit_batch('create_shards', total, done, 0);
+            PERFORM insta_ids_internal.require_locks(least(batch, cardinality(todo)));
         END IF;
     END LOOP;
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.create_shards(first integer, last integer, batch integer DEFAULT 50)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    todo integer[];
+    total integer;
+    done integer := 0;
+BEGIN
+    -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
+    CALL insta_ids_internal.new_transaction();
+    todo := insta_ids_internal.shards_to_create(first, last, batch);
+    total := pg_catalog.cardinality(todo);
+    CALL insta_ids_internal.commit_batch('create_shards', total, done, 0);
+    WHILE done OPERATOR(pg_catalog.<) total LOOP
+        CALL insta_ids_internal.create_batch(todo, batch, path, done);
+        CALL insta_ids_internal.commit_batch('create_shards', total, done, 0);
+    END LOOP;
     -- If a procedure called this one, its transaction goes on with the caller's search_path.
-    PERFORM set_config('search_path', path, true);
+    PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.create_shards(integer, integer, integer) IS

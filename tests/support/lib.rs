@@ -15,10 +15,12 @@ mod documents;
 pub mod fault;
 pub mod minters;
 pub mod pair;
+mod poison;
 mod session;
 pub mod shards;
 
 pub use chance::Chance;
 pub use cluster::*;
 pub use documents::blocks;
+pub use poison::*;
 pub use session::*;

@@ -8,6 +8,7 @@ mod overloading;
 mod owning;
 mod planting;
 mod reaching;
+mod resolving;
 mod working;
 
 use postgres::Client;
