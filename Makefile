@@ -2,7 +2,7 @@
 # PG=15|16|17|18|19 or PG_CONFIG=/path/to/pg_config chooses the server; by default it is this Debian's.
 export PG PG_CONFIG MINUTES SEED DURATION BENCH PEER_SNOWFLAKE BROKEN ONLY
 
-.PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix matrix-differences torture broken lint deny \
+.PHONY: help demo demo-servers psql stop clean-demo named all install installcheck test clients matrix matrix-differences torture broken planted lint deny \
 	bench bench-compare dist tle deb packages images rpm
 
 help: ## list the targets
@@ -37,6 +37,8 @@ torture: ## crashes, clocks that are set, promotions: MINUTES=10 or as many as y
 	@scripts/torture
 broken: ## the tests that must fail when a mechanism is switched off: NAMES='lease guard' chooses
 	@scripts/broken $(NAMES)
+planted: ## the tests of servers, with a search path on which the extension must find nothing: NAMES='moves:: fleet::' chooses
+	@scripts/planted $(NAMES)
 lint: ## format, lints, documentation and boundaries, all with warnings denied
 	@scripts/lint
 deny: ## licences and sources of dependencies

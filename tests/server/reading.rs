@@ -252,8 +252,7 @@ fn a_lag_misses_rows_where_its_conditions_do_not_hold() {
     ] {
         cluster.connect().batch_execute("TRUNCATE photos").unwrap();
         let (mut slow, mut fast) = (cluster.connect(), cluster.connect());
-        let server = format!("host={} dbname=postgres user={user}", cluster.socket.display());
-        let mut client = Client::connect(&server, NoTls).unwrap();
+        let mut client = cluster.config().user(user).connect(NoTls).unwrap();
         let [_, mut by_transaction, _, mut with_a_lag] = Reader::all();
         slow.batch_execute(&format!("{before} BEGIN")).unwrap();
         let late = insert(&mut slow);

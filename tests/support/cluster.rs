@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::becomes;
+use crate::{POISONED, POISONED_PATH, becomes, poison};
 use postgres::{Client, Config, NoTls};
 
 /// A server of one's own, removed when dropped. The extension is installed in it, and preloaded where
@@ -41,6 +41,12 @@ fn own_name(name: &str) -> String {
 /// need to.
 pub const NOT_PRELOADED: &str = "shared_preload_libraries = ''";
 
+/// Whether servers have a search path on which each name that is not qualified is an error (`make planted`). Sessions of the
+/// tests have the usual path by PGOPTIONS.
+fn is_planted() -> bool {
+    std::env::var_os("PLANTED").is_some()
+}
+
 impl Cluster {
     /// A server with the extension in its database `postgres`.
     pub fn start(name: &str) -> Self {
@@ -58,7 +64,28 @@ impl Cluster {
     pub fn with(name: &str, settings: &[impl AsRef<str>]) -> Self {
         let cluster = Self::stopped(name, settings);
         cluster.up();
+        if is_planted() {
+            cluster.plant();
+        }
         cluster
+    }
+
+    /// Gives that search path to all databases, and to those that are created later.
+    fn plant(&self) {
+        for database in ["template1", "postgres"] {
+            poison(&mut self.connect_to(database));
+        }
+        let path = format!("ALTER ROLE ALL SET search_path = {POISONED_PATH}, \"$user\", public");
+        self.connect().batch_execute(&path).unwrap();
+    }
+
+    /// What sessions have found by that search path. An error that a function catches is not in the log, but the test goes wrong.
+    fn found(&self) -> Vec<String> {
+        let log = self.log();
+        log.lines()
+            .filter(|line| POISONED.iter().any(|text| line.contains(text)))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The same, not started yet.
@@ -140,7 +167,9 @@ impl Cluster {
 
     fn run(&self, action: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(checkout().join("scripts/cluster"));
-        command.args([action, &self.name]).args(arguments).env("PG_CONFIG", &self.pg_config).output().unwrap()
+        command.args([action, &self.name]).args(arguments).env("PG_CONFIG", &self.pg_config);
+        // A server's own connections to other servers are no sessions of tests.
+        command.env_remove("PGOPTIONS").output().unwrap()
     }
 
     pub fn connect(&self) -> Client {
@@ -166,6 +195,10 @@ impl Cluster {
     pub fn config(&self) -> Config {
         let mut config = Config::new();
         config.host_path(&self.socket).user("postgres").dbname("postgres");
+        // Only libpq reads this itself.
+        if let Ok(options) = std::env::var("PGOPTIONS") {
+            config.options(&options);
+        }
         config
     }
 
@@ -223,8 +256,12 @@ impl Drop for Cluster {
                 eprintln!("{line}");
             }
         }
+        let found = if is_planted() { self.found() } else { Vec::new() };
         self.script("remove", &[]);
         NAMES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+        if !thread::panicking() {
+            assert!(found.is_empty(), "the search path of {} decides: {found:#?}", self.name);
+        }
     }
 }
 

@@ -47,7 +47,10 @@ const POISON: &str = "
 /// What PostgreSQL writes about a name that was found in that schema.
 pub const POISONED: [&str; 3] = ["is only a shell", " is a procedure", "cannot open relation \"pg_"];
 
-/// Adds the schema to a database.
+/// Adds the schema to a database that does not have it.
 pub fn poison(client: &mut Client) {
-    client.batch_execute(POISON).unwrap();
+    let is_new = "SELECT pg_catalog.to_regnamespace('pg_poison') IS NULL";
+    if client.query_one(is_new, &[]).unwrap().get(0) {
+        client.batch_execute(POISON).unwrap();
+    }
 }

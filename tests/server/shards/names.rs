@@ -70,9 +70,11 @@ fn nothing_depends_on_standard_conforming_strings() {
         let warnings = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&warnings);
         let mut config = cluster.config();
-        config.dbname(database).options("-c client_min_messages=warning");
+        config.dbname(database);
         config.notice_callback(move |notice| heard.lock().unwrap().push(notice.message().to_owned()));
-        let said = said_in_all_calls(&mut config.connect(NoTls).unwrap());
+        let mut client = config.connect(NoTls).unwrap();
+        client.batch_execute("SET client_min_messages = warning").unwrap();
+        let said = said_in_all_calls(&mut client);
         (said, std::mem::take(&mut *warnings.lock().unwrap()))
     });
     for (standard, old) in ways[0].0.iter().zip(&ways[1].0) {
