@@ -18,17 +18,14 @@ use postgres::Client;
 use support::{Cluster, POISONED_PATH, has, poison, texts};
 
 /// To be emptied: what sql/move and sql/fleet still leave to the search path.
-const NOT_YET_QUALIFIED: [&str; 17] = [
-    "insta_ids.drain_node",
+const NOT_YET_QUALIFIED: [&str; 14] = [
     "insta_ids.migrate_fleet",
     "insta_ids.move_abort",
     "insta_ids.move_shards",
-    "insta_ids.rebalance",
     "insta_ids_internal.await_copy",
     "insta_ids_internal.begin_copy",
     "insta_ids_internal.begin_move",
     "insta_ids_internal.carry_out",
-    "insta_ids_internal.drive_move",
     "insta_ids_internal.fail_pause",
     "insta_ids_internal.finish_move",
     "insta_ids_internal.go_on_in_background",
