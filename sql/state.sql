@@ -278,6 +278,17 @@ SELECT pg_catalog.pg_extension_config_dump(
 -- An error that a procedure has caught, and will raise again.
 CREATE TYPE insta_ids_internal.failure AS (code text, message text, detail text, hint text);
 
+-- A pause of a move's source: when it began, in milliseconds of the steady clock, or NULL if it did not begin; the error that has
+-- ended it, if one has; and what was still to be done.
+CREATE TYPE insta_ids_internal.pause AS (fenced_at bigint, failure insta_ids_internal.failure, state text);
+-- How far the copy of a move is, as await_copy() sees it. Times are milliseconds of the steady clock: when the subscription was last
+-- seen running, and when progress was last reported. If the subscription has applied `begun`, it has run since the call began.
+CREATE TYPE insta_ids_internal.copying AS (
+    begun pg_lsn, ran_at bigint, reported_at bigint, standby jsonb, standbys text[], table_slots name[], is_done boolean);
+-- How far the moves of a plan are: the moves, as the plan has them; the state of each, waiting, running, done or failed; why moves of
+-- a node are left; and how many are done.
+CREATE TYPE insta_ids_internal.carrying AS (steps jsonb, states text[], failed jsonb, done integer);
+
 CREATE TYPE insta_ids.finding AS (severity text, code text, object text, detail text, hint text);
 COMMENT ON TYPE insta_ids.finding IS 'what check returns';
 

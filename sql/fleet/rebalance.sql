@@ -25,24 +25,15 @@ $$;
 COMMENT ON PROCEDURE insta_ids.drain_node(name, text, name[], interval, integer, interval) IS
     'moves all shards of a node to the other nodes of the map';
 
--- Makes a plan, and moves its shards. `at_once` moves run at the same time, between different nodes. If a move fails, or a node
--- does not answer, the other moves of its nodes are left, and the call fails at its end.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_out(
+-- Makes a plan. The moves that have begun already come first.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_plan(
         command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval)
-    LANGUAGE plpgsql
+    RETURNS insta_ids_internal.carrying
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
-    -- The moves of the plan, in the form of its rows. Each is waiting, running, done or failed.
-    steps pg_catalog.jsonb;
-    step pg_catalog.jsonb;
-    states pg_catalog.text[];
-    -- Why moves of a node are left.
-    failed pg_catalog.jsonb := '{}';
-    reason pg_catalog.text;
-    done pg_catalog.int4 := 0;
+    steps jsonb;
 BEGIN
-    CALL insta_ids_internal.new_transaction();
     IF num_nulls(by, threshold, drain, exclude, sample, at_once, max_pause) > 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -56,58 +47,110 @@ BEGIN
     steps := insta_ids_internal.open_moves(exclude);
     SELECT steps || coalesce(jsonb_agg(p ORDER BY p.step), '[]') INTO steps
     FROM insta_ids.rebalance_plan(by, threshold, drain, exclude, sample) p;
-    states := array_fill('waiting'::text, ARRAY[jsonb_array_length(steps)]);
-    CALL insta_ids_internal.new_transaction();
     RAISE NOTICE '%: % moves', command, jsonb_array_length(steps);
-    WHILE 'waiting' = ANY (states) OR 'running' = ANY (states) LOOP
-        FOR number IN 1 .. jsonb_array_length(steps) LOOP
-            step := steps -> (number - 1);
-            IF states[number] = 'waiting' AND failed ?| ARRAY[step ->> 'from_node', step ->> 'to_node'] THEN
-                states[number] := 'failed';
-            ELSIF states[number] = 'waiting' AND NOT insta_ids_internal.is_busy(steps, states, step, at_once) THEN
-                reason := insta_ids_internal.begin_step(step, max_pause);
-                states[number] := CASE WHEN reason IS NULL THEN 'running' ELSE 'failed' END;
-            ELSIF states[number] = 'running' THEN
-                states[number] := insta_ids_internal.state_of_step(step);
-                reason := nullif(states[number], 'running');
-                IF reason = 'done' THEN
-                    done := done + 1;
-                    reason := NULL;
-                    RAISE NOTICE '%: % of % moves, shards from % to % are on node "%"', command, done, jsonb_array_length(steps),
-                        step -> 'first', step -> 'last', step ->> 'to_node';
-                ELSIF reason IS NOT NULL THEN
-                    states[number] := 'failed';
-                END IF;
-            ELSE
-                CONTINUE;
+    RETURN ROW(steps, array_fill('waiting'::text, ARRAY[jsonb_array_length(steps)]), '{}', 0)::insta_ids_internal.carrying;
+END
+$$;
+
+-- Begins each move of a plan that can begin, and looks how far those are that run. If one fails, or a node does not answer, it raises
+-- a warning, and the other moves of that node are left.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_on(
+        command text, at_once integer, max_pause interval, INOUT carrying insta_ids_internal.carrying)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    step jsonb;
+    state text;
+    reason text;
+BEGIN
+    FOR number IN 1 .. jsonb_array_length(carrying.steps) LOOP
+        step := carrying.steps -> (number - 1);
+        state := carrying.states[number];
+        reason := NULL;
+        IF state = 'waiting' AND carrying.failed ?| ARRAY[step ->> 'from_node', step ->> 'to_node'] THEN
+            state := 'failed';
+        ELSIF state = 'waiting' AND NOT insta_ids_internal.is_busy(carrying.steps, carrying.states, step, at_once) THEN
+            reason := insta_ids_internal.begin_step(step, max_pause);
+            state := CASE WHEN reason IS NULL THEN 'running' ELSE 'failed' END;
+        ELSIF state = 'running' THEN
+            state := insta_ids_internal.state_of_step(step);
+            IF state = 'done' THEN
+                carrying.done := carrying.done + 1;
+                RAISE NOTICE '%: % of % moves, shards from % to % are on node "%"', command, carrying.done,
+                    jsonb_array_length(carrying.steps), step -> 'first', step -> 'last', step ->> 'to_node';
+            ELSIF state <> 'running' THEN
+                reason := state;
+                state := 'failed';
             END IF;
-            IF states[number] = 'failed' AND reason IS NOT NULL THEN
-                failed := failed || jsonb_build_object(insta_ids_internal.node_at_fault(step), reason);
-                RAISE WARNING USING
-                    MESSAGE = format('shards from %s to %s were not moved to node "%s"', step -> 'first', step -> 'last', step ->> 'to_node'),
-                    DETAIL = reason;
-            END IF;
-            reason := NULL;
-            CALL insta_ids_internal.new_transaction();
-        END LOOP;
-        PERFORM insta_ids_internal.wait_ms(100);
+        END IF;
+        carrying.states[number] := state;
+        IF reason IS NOT NULL THEN
+            carrying.failed := carrying.failed || jsonb_build_object(insta_ids_internal.node_at_fault(step), reason);
+            RAISE WARNING USING
+                MESSAGE = format('shards from %s to %s were not moved to node "%s"', step -> 'first', step -> 'last', step ->> 'to_node'),
+                DETAIL = reason;
+        END IF;
     END LOOP;
-    IF failed <> '{}' THEN
+END
+$$;
+
+-- Returns whether moves of a plan wait or run.
+CREATE OR REPLACE FUNCTION insta_ids_internal.goes_on(carrying insta_ids_internal.carrying) RETURNS boolean
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN carrying.states && '{waiting,running}'::text[];
+
+-- Raises an error if moves of a plan have failed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_moved(command text, carrying insta_ids_internal.carrying) RETURNS void
+    IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    total CONSTANT integer := jsonb_array_length(carrying.steps);
+BEGIN
+    IF carrying.failed <> '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('%s of %s moves were not made', jsonb_array_length(steps) - done, jsonb_array_length(steps)),
+            MESSAGE = format('%s of %s moves were not made', total - carrying.done, total),
             DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, rtrim(f.value, '.')), ' ' ORDER BY f.key)
-                FROM jsonb_each_text(failed) f),
-            HINT = format('Mend that, and call insta_ids.%s() again.', command);
+                FROM jsonb_each_text(carrying.failed) f),
+            HINT = format('Correct that, and call insta_ids.%s() again.', command);
     END IF;
-    -- Each move has told the others of its shards.
-    IF drain <> '{}' THEN
-        PERFORM insta_ids_internal.give_away_ranges(d, drain || exclude) FROM unnest(drain) d;
+END
+$$;
+
+-- Has drained nodes assign to other nodes the ranges that they still have. Each move has told the others of its shards. Returns
+-- whether there are such nodes.
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_away_drained(drain name[], exclude name[]) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.give_away_ranges(d, drain || exclude) FROM unnest(drain) d;
+    RETURN drain <> '{}';
+END
+$$;
+
+-- Makes a plan, and moves its shards. `at_once` moves run at the same time, between different nodes.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_out(
+        command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+    carrying insta_ids_internal.carrying;
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    carrying := insta_ids_internal.make_plan(command, by, threshold, drain, exclude, sample, at_once, max_pause);
+    CALL insta_ids_internal.new_transaction();
+    WHILE insta_ids_internal.goes_on(carrying) LOOP
+        CALL insta_ids_internal.carry_on(command, at_once, max_pause, carrying);
+        CALL insta_ids_internal.new_transaction();
+        PERFORM insta_ids_internal.wait_ms(100);
+    END LOOP;
+    PERFORM insta_ids_internal.require_all_moved(command, carrying);
+    IF insta_ids_internal.give_away_drained(drain, exclude) THEN
         CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.share_map(), insta_ids_internal.disconnect_node();
     END IF;
-    -- From here on, names would be looked up in schemas of others.
-    PERFORM set_config('search_path', path, true);
+    PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
 

@@ -5,23 +5,48 @@
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_driver(first integer, last integer) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'start_driver_wrapper';
 
--- Has a background worker go on with a move. `driver` has the other arguments of move_shards, by their names. The time tells
--- apart what was asked for twice.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.go_on_in_background(move name, driver jsonb)
-    LANGUAGE plpgsql
+-- Records with what arguments of move_shards() a background worker is to drive a move. The time tells apart what was asked for twice.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_for_driver(
+        move name, verify text, lock_timeout text, max_lag bigint, max_pause interval, await_standbys boolean)
+    RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE insta_ids_internal.move m
+    SET driver = jsonb_build_object('verify', verify, 'lock_timeout', lock_timeout, 'max_lag', max_lag, 'max_pause', max_pause,
+            'await_standbys', await_standbys, 'asked_at', clock_timestamp()),
+        failed_attempts = 0, last_error = NULL
+    WHERE m.name = move;
+END
+$$;
+
+-- Starts the worker of a move, unless it has one. If the server has no worker left, records that none is to drive the move, and
+-- returns false.
+CREATE OR REPLACE FUNCTION insta_ids_internal.start_driver_of(move name) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving insta_ids_internal.move;
 BEGIN
-    UPDATE insta_ids_internal.move m
-    SET driver = go_on_in_background.driver || jsonb_build_object('asked_at', clock_timestamp()), failed_attempts = 0,
-        last_error = NULL
-    WHERE m.name = move
-    RETURNING m.* INTO moving;
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    IF insta_ids_internal.start_driver(moving.first, moving.last) OR insta_ids_internal.has_driver(move) THEN
+        RETURN true;
+    END IF;
+    UPDATE insta_ids_internal.move m SET driver = NULL WHERE m.name = move;
+    RETURN false;
+END
+$$;
+
+-- Has a background worker go on with a move.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.go_on_in_background(
+        move name, verify text, lock_timeout text, max_lag bigint, max_pause interval, await_standbys boolean)
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.ask_for_driver(move, verify, lock_timeout, max_lag, max_pause, await_standbys);
     -- The worker reads what is committed.
     CALL insta_ids_internal.new_transaction();
-    IF NOT insta_ids_internal.start_driver(moving.first, moving.last) AND NOT insta_ids_internal.has_driver(move) THEN
-        UPDATE insta_ids_internal.move m SET driver = NULL WHERE m.name = move;
+    IF NOT insta_ids_internal.start_driver_of(move) THEN
         CALL insta_ids_internal.new_transaction();
         RAISE EXCEPTION USING
             ERRCODE = 'configuration_limit_exceeded',

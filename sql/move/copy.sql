@@ -117,15 +117,79 @@ BEGIN
 END
 $$;
 
--- The second step: the source creates the replication slot, and this server creates the subscription that reads it.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
-    LANGUAGE plpgsql
+-- Has the source create the replication slot, and enables the subscription that reads it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.start_copy(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM insta_ids_internal.require_not_promoted(m) FROM insta_ids_internal.move m WHERE m.name = move;
     PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
     PERFORM insta_ids_internal.move_subscribe(move);
+END
+$$;
+
+-- The second step: the source creates the replication slot, and this server copies by the subscription that reads it.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.start_copy(move);
     CALL insta_ids_internal.new_transaction();
+END
+$$;
+
+-- Returns what await_copy() begins with.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_await_copy() RETURNS insta_ids_internal.copying
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ROW(
+        insta_ids_internal.ask_node('SELECT to_jsonb(pg_logical_emit_message(true, ''insta_ids'', ''''))') #>> '{}',
+        insta_ids_internal.steady_ms(), 0, NULL, '{}', '{}', false)::insta_ids_internal.copying;
+END
+$$;
+
+-- Looks how far a copy is, reports that once a second, and repairs the copy if the source has lost a slot. Raises an error if the
+-- subscription does not run.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.look_at_copy(
+        move name, from_node name, max_lag bigint, await_standbys boolean, INOUT copying insta_ids_internal.copying)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now CONSTANT bigint := insta_ids_internal.steady_ms();
+    -- The time that the subscription has to start, in milliseconds.
+    patience CONSTANT bigint := (
+        SELECT greatest(15000, 3 * s.setting::bigint) FROM pg_settings s WHERE s.name = 'wal_retrieve_retry_interval');
+    lag CONSTANT bigint := insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_lag(%L))', move));
+BEGIN
+    IF insta_ids_internal.move_copied(move) AND lag <= max_lag AND insta_ids_internal.has_applied(move, copying.begun) THEN
+        IF await_standbys THEN
+            -- A standby that this session waited for still counts after its connection ends.
+            IF copying.standby IS NOT NULL AND NOT copying.standby ->> 'name' = ANY (copying.standbys) THEN
+                copying.standbys := copying.standbys || (copying.standby ->> 'name');
+            END IF;
+            copying.standby := insta_ids_internal.ask_node(
+                format('SELECT insta_ids_internal.standby_behind(%L::bigint, %L::text[])', max_lag, copying.standbys));
+        END IF;
+        PERFORM insta_ids_internal.require_connected(copying.standby, from_node);
+        copying.is_done := copying.standby IS NULL;
+    END IF;
+    IF copying.is_done THEN
+        RETURN;
+    ELSIF insta_ids_internal.has_applied(move, '0/0'::pg_lsn) THEN
+        copying.ran_at := now;
+    ELSIF now > copying.ran_at + patience THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('subscription of move "%s" does not run', move),
+            DETAIL = format('It has not started for %s s, and writers were not stopped.', patience / 1000),
+            HINT = 'See the log of this server; "max_logical_replication_workers" or "max_worker_processes" may be too low.';
+    END IF;
+    IF now > copying.reported_at + 1000 THEN
+        copying.reported_at := now;
+        PERFORM insta_ids_internal.report_copy(move, from_node, lag, copying.standby);
+        copying.table_slots := insta_ids_internal.mend_copy(move, copying.table_slots);
+    END IF;
 END
 $$;
 
@@ -135,50 +199,41 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.await_copy(move name, from_node n
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    -- The time that the subscription has to start, in milliseconds.
-    patience CONSTANT pg_catalog.int8 := (
-        SELECT greatest(15000, 3 * s.setting::bigint) FROM pg_catalog.pg_settings s WHERE s.name = 'wal_retrieve_retry_interval');
-    -- If the subscription has applied this position of the source, it has run since this call began.
-    begun CONSTANT pg_catalog.pg_lsn := insta_ids_internal.ask_node(
-        'SELECT to_jsonb(pg_logical_emit_message(true, ''insta_ids'', ''''))') #>> '{}';
-    -- When the subscription was last seen running, and when progress was last reported, by the steady clock.
-    ran_at pg_catalog.int8 := insta_ids_internal.steady_ms();
-    reported_at pg_catalog.int8 := 0;
-    lag pg_catalog.int8;
-    standby pg_catalog.jsonb;
-    standbys pg_catalog.text[] := '{}';
-    table_slots pg_catalog.name[] := '{}';
+    copying insta_ids_internal.copying := insta_ids_internal.begin_to_await_copy();
 BEGIN
     LOOP
-        lag := insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_lag(%L))', move));
-        IF insta_ids_internal.move_copied(move) AND lag <= max_lag AND insta_ids_internal.has_applied(move, begun) THEN
-            EXIT WHEN NOT await_standbys;
-            -- A standby that this session waited for still counts after its connection ends.
-            IF standby IS NOT NULL AND NOT standby ->> 'name' = ANY (standbys) THEN
-                standbys := standbys || (standby ->> 'name');
-            END IF;
-            standby := insta_ids_internal.ask_node(
-                format('SELECT insta_ids_internal.standby_behind(%L::bigint, %L::text[])', max_lag, standbys));
-            EXIT WHEN standby IS NULL;
-            PERFORM insta_ids_internal.require_connected(standby, from_node);
-        END IF;
-        IF insta_ids_internal.has_applied(move, '0/0'::pg_lsn) THEN
-            ran_at := insta_ids_internal.steady_ms();
-        ELSIF insta_ids_internal.steady_ms() > ran_at + patience THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('subscription of move "%s" does not run', move),
-                DETAIL = format('It has not started for %s s, and writers were not stopped.', patience / 1000),
-                HINT = 'See the log of this server; "max_logical_replication_workers" or "max_worker_processes" may be too low.';
-        END IF;
-        IF insta_ids_internal.steady_ms() > reported_at + 1000 THEN
-            reported_at := insta_ids_internal.steady_ms();
-            PERFORM insta_ids_internal.report_copy(move, from_node, lag, standby);
-            table_slots := insta_ids_internal.mend_copy(move, table_slots);
-        END IF;
+        CALL insta_ids_internal.look_at_copy(move, from_node, max_lag, await_standbys, copying);
+        EXIT WHEN copying.is_done;
         PERFORM insta_ids_internal.wait_ms(20);
         CALL insta_ids_internal.new_transaction();
     END LOOP;
+END
+$$;
+
+-- Analyzes the tables of a move: the first queries here need statistics.
+CREATE OR REPLACE FUNCTION insta_ids_internal.analyze_tables(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation text;
+BEGIN
+    FOR relation IN
+        SELECT r.relation FROM insta_ids_internal.move m
+        JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
+        WHERE m.name = move
+    LOOP
+        EXECUTE format('ANALYZE %s', relation);
+    END LOOP;
+END
+$$;
+
+-- Raises an error if the time of ids of the connected node is further ahead of this server's clock than it can follow.
+CREATE OR REPLACE FUNCTION insta_ids_internal.compare_clocks(from_node name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.require_near_time(
+        (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz, from_node);
 END
 $$;
 
@@ -187,20 +242,10 @@ $$;
 CREATE OR REPLACE PROCEDURE insta_ids_internal.prepare_hand_over(move name, from_node name)
     LANGUAGE plpgsql
 AS $$
-DECLARE
-    relation pg_catalog.text;
 BEGIN
-    -- The first queries here need statistics.
-    FOR relation IN
-        SELECT r.relation FROM insta_ids_internal.move m
-        JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
-        WHERE m.name = move
-    LOOP
-        EXECUTE format('ANALYZE %s', relation);
-    END LOOP;
+    PERFORM insta_ids_internal.analyze_tables(move);
     CALL insta_ids_internal.new_transaction();
-    PERFORM insta_ids_internal.require_near_time(
-        (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz, from_node);
+    PERFORM insta_ids_internal.compare_clocks(from_node);
 END
 $$;
 

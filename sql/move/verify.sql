@@ -64,35 +64,47 @@ BEGIN
 END
 $$;
 
--- Verifies a copy while writers go on. A short fence makes both servers have the same rows. Under it, each server takes a
--- snapshot, and the snapshots are compared after the fence has opened. This fence cannot lead to a hand-over: the target gives
--- it up before the source makes it.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
-        move name, from_node name, lock_timeout text, max_pause interval)
-    LANGUAGE plpgsql
+-- Returns whether the connected source is fenced for a move. A call that died may have left its fence.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_fenced_there(move name) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN insta_ids_internal.state_there(move, NULL::uuid) ->> 'step' = 'fenced';
+END
+$$;
+
+-- Gives up the source's next fence before the source makes it, so that it cannot lead to a hand-over. Returns what open_fence needs
+-- on the source, and connects the session of the snapshot.
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_up_next_fence(move name, from_node name, lock_timeout text) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving insta_ids_internal.move;
-    there pg_catalog.jsonb;
-    given_up pg_catalog.jsonb;
-    -- Milliseconds of the steady clock.
-    fenced_at pg_catalog.int8;
+    given_up jsonb;
+BEGIN
+    PERFORM insta_ids_internal.lock_assignments(lock_timeout);
+    given_up := insta_ids_internal.give_up_fence(move,
+        (insta_ids_internal.state_there(move, NULL::uuid) ->> 'fences')::integer + 1);
+    PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
+    RETURN given_up;
+END
+$$;
+
+-- Fences the source until all its rows are here, and takes the snapshot there. Returns when it was fenced, and the error that has
+-- ended the attempt.
+CREATE OR REPLACE FUNCTION insta_ids_internal.try_snapshot_there(move name, lock_timeout text, max_pause interval)
+    RETURNS insta_ids_internal.pause
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    there jsonb;
+    fenced_at bigint;
     failure insta_ids_internal.failure;
 BEGIN
-    there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
-    -- A call that died may have left its fence.
-    IF there ->> 'step' = 'fenced' THEN
-        CALL insta_ids_internal.open_again(move, from_node);
-    END IF;
-    PERFORM insta_ids_internal.lock_assignments(lock_timeout);
-    given_up := insta_ids_internal.give_up_fence(move, (there ->> 'fences')::integer + 1);
-    PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
-    CALL insta_ids_internal.new_transaction();
     BEGIN
         PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
         PERFORM insta_ids_internal.limit_statement((extract(epoch FROM max_pause) * 1000)::integer);
-        there := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, NULL::uuid)', move));
+        there := insta_ids_internal.state_there(move, NULL::uuid);
         WHILE NOT insta_ids_internal.move_drained(move, there) LOOP
             PERFORM insta_ids_internal.wait_ms(2);
         END LOOP;
@@ -101,33 +113,47 @@ BEGIN
         GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
             failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
     END;
-    IF failure.code IS NULL THEN
-        CALL insta_ids_internal.new_snapshot();
-        BEGIN
-            -- This statement takes the snapshot, and the next one lets writers go on.
-            SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
-            -- Each fence has a number of its own. If this one is still there, no writer came before the snapshots.
-            IF insta_ids_internal.ask_node(
-                format('SELECT to_jsonb(insta_ids_internal.open_fence(%L::name, %L::jsonb))', move, given_up)) = 'false'
-            THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
-                    MESSAGE = format('another session has opened the fence of move "%s"', move),
-                    DETAIL = 'The rows could not be compared as of one moment.';
-            END IF;
-        EXCEPTION WHEN query_canceled OR OTHERS THEN
-            GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
-                failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
-        END;
-    END IF;
-    IF failure.code IS NOT NULL THEN
-        CALL insta_ids_internal.new_transaction();
-        CALL insta_ids_internal.fail_pause(move, from_node, fenced_at, max_pause,
-            'Rows that were written before the fence had not arrived.', failure);
-    END IF;
+    RETURN ROW(fenced_at, failure, 'Rows that were written before the fence had not arrived.')::insta_ids_internal.pause;
+END
+$$;
+
+-- Opens the fence of try_snapshot_there(). The statement that calls this has taken the snapshot here. Returns the pause, with the
+-- error that has ended the attempt.
+CREATE OR REPLACE FUNCTION insta_ids_internal.try_open_there(move name, given_up jsonb, paused insta_ids_internal.pause)
+    RETURNS insta_ids_internal.pause
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    failure insta_ids_internal.failure;
+BEGIN
+    BEGIN
+        -- Each fence has a number of its own. If this one is still there, no writer came before the snapshots.
+        IF insta_ids_internal.ask_node(
+            format('SELECT to_jsonb(insta_ids_internal.open_fence(%L::name, %L::jsonb))', move, given_up)) = 'false'
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('another session has opened the fence of move "%s"', move),
+                DETAIL = 'The rows could not be compared as of one moment.';
+        END IF;
+    EXCEPTION WHEN query_canceled OR OTHERS THEN
+        GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
+            failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
+    END;
+    RETURN ROW(paused.fenced_at, failure, paused.state)::insta_ids_internal.pause;
+END
+$$;
+
+-- Compares all rows of both snapshots, and ends the one on the source. Raises an error if a table differs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.compare_snapshots(move name, from_node name, fenced_ms bigint) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+BEGIN
+    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node, fenced_ms;
     PERFORM insta_ids_internal.limit_statement(NULL::integer);
-    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node,
-        insta_ids_internal.steady_ms() - fenced_at;
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
     BEGIN
         PERFORM insta_ids_internal.require_same_rows(moving, 'insta_ids_snapshot');
     EXCEPTION WHEN query_canceled OR OTHERS THEN
@@ -136,6 +162,38 @@ BEGIN
         RAISE;
     END;
     PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');
+END
+$$;
+
+-- Verifies a copy while writers go on, unless rows are verified in another way. A short fence makes both servers have the same
+-- rows. Under it, each server takes a snapshot, and the snapshots are compared after the fence has opened.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
+        move name, from_node name, verify text, lock_timeout text, max_pause interval)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    given_up pg_catalog.jsonb;
+    paused insta_ids_internal.pause;
+BEGIN
+    IF verify OPERATOR(pg_catalog.<>) 'snapshot' THEN
+        RETURN;
+    END IF;
+    IF insta_ids_internal.is_fenced_there(move) THEN
+        CALL insta_ids_internal.open_again(move, from_node);
+    END IF;
+    given_up := insta_ids_internal.give_up_next_fence(move, from_node, lock_timeout);
+    CALL insta_ids_internal.new_transaction();
+    paused := insta_ids_internal.try_snapshot_there(move, lock_timeout, max_pause);
+    IF (paused.failure).code IS NULL THEN
+        CALL insta_ids_internal.new_snapshot();
+        paused := insta_ids_internal.try_open_there(move, given_up, paused);
+    END IF;
+    IF (paused.failure).code IS NOT NULL THEN
+        CALL insta_ids_internal.new_transaction();
+        CALL insta_ids_internal.fail_pause(move, from_node, max_pause, paused);
+    END IF;
+    PERFORM insta_ids_internal.compare_snapshots(
+        move, from_node, insta_ids_internal.steady_ms() OPERATOR(pg_catalog.-) paused.fenced_at);
     CALL insta_ids_internal.new_transaction();
 END
 $$;

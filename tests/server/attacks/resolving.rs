@@ -17,24 +17,6 @@ use std::collections::BTreeSet;
 use postgres::Client;
 use support::{Cluster, POISONED_PATH, has, poison, texts};
 
-/// To be emptied: what sql/move and sql/fleet still leave to the search path.
-const NOT_YET_QUALIFIED: [&str; 14] = [
-    "insta_ids.migrate_fleet",
-    "insta_ids.move_abort",
-    "insta_ids.move_shards",
-    "insta_ids_internal.await_copy",
-    "insta_ids_internal.begin_copy",
-    "insta_ids_internal.begin_move",
-    "insta_ids_internal.carry_out",
-    "insta_ids_internal.fail_pause",
-    "insta_ids_internal.finish_move",
-    "insta_ids_internal.go_on_in_background",
-    "insta_ids_internal.hand_over",
-    "insta_ids_internal.open_again",
-    "insta_ids_internal.prepare_hand_over",
-    "insta_ids_internal.verify_snapshots",
-];
-
 /// Those functions of the extension that look names up when they run, with the search path of the caller. Names in the library
 /// and in the body of a function that begins with BEGIN ATOMIC or RETURN are already bound.
 const UNPINNED: &str = "
@@ -96,9 +78,7 @@ fn functions_without_a_pinned_path_qualify_every_name() {
     for function in client.query(&functions, &[]).unwrap() {
         let (oid, name): (u32, String) = (function.get(0), function.get(1));
         let violations = unqualified(&cluster, oid);
-        if NOT_YET_QUALIFIED.contains(&name.as_str()) {
-            eprintln!("{name}: {violations:#?}");
-        } else if !violations.is_empty() {
+        if !violations.is_empty() {
             found.insert((name, violations));
         }
     }
@@ -115,9 +95,7 @@ fn functions_without_a_pinned_path_run_no_text() {
          FROM (SELECT p.oid {UNPINNED}) p, checks.plpgsql_profiler_function_statements_tb(p.oid) s
          WHERE s.stmtname ~ 'EXECUTE|RETURN QUERY|OPEN'"
     );
-    let mut running = texts(&mut client, &running);
-    running.retain(|name| !NOT_YET_QUALIFIED.contains(&name.as_str()));
-    assert_eq!(running, [""; 0]);
+    assert_eq!(texts(&mut client, &running), [""; 0]);
 }
 
 /// The check finds whatever the search path decides, and nothing else.
