@@ -59,7 +59,7 @@ BEGIN ATOMIC
         FROM insta_ids_internal.node n
     )
     SELECT t.dsn
-    FROM pg_catalog.generate_series(0, (SELECT c.shards - 1 FROM insta_ids.config c)) s (shard)
+    FROM pg_catalog.generate_series(0, (SELECT c.shards - 1 FROM insta_ids_internal.config c)) s (shard)
     LEFT JOIN insta_ids_internal.assignment a ON s.shard BETWEEN a.first AND a.last
     JOIN target t ON t.node = coalesce(a.node, (SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord LIMIT 1))
     ORDER BY s.shard;
@@ -136,7 +136,7 @@ CREATE OR REPLACE FUNCTION insta_ids.export_pgdog(database text, id_columns text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+    config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
     nodes CONSTANT name[] := ARRAY(SELECT n.node FROM insta_ids_internal.node n ORDER BY n.ord);
     lookup CONSTANT text :=
         'SELECT m.ord FROM insta_ids.map m WHERE %s BETWEEN m.first AND m.last';

@@ -1,4 +1,7 @@
 -- Setup: the number of shards, the names of their schemas, and the layout of their ids.
+--
+-- The extension's functions read no view of the schema insta_ids. Each role can name these views, and CREATE RULE waits for its lock
+-- before it checks whether the role owns the view: others would wait behind it.
 CREATE OR REPLACE VIEW insta_ids.config AS SELECT c.shards, c.prefix, c.layout FROM insta_ids_internal.config c;
 COMMENT ON VIEW insta_ids.config IS 'what init set up: number of shards, prefix of their schemas, layout of their ids';
 
@@ -94,7 +97,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.departed_schema(shard integer, pre
 CREATE OR REPLACE VIEW insta_ids_internal.shard_schema AS
 SELECT s.shard, p.schema, n.oid
 FROM insta_ids_internal.shard s
-CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema) p
+CROSS JOIN LATERAL (SELECT ((SELECT c.prefix FROM insta_ids_internal.config c) || s.shard::text)::name AS schema) p
 LEFT JOIN pg_namespace n ON n.nspname = p.schema;
 
 -- The relations of shards that contain rows or values: tables, foreign tables and sequences.
@@ -104,14 +107,15 @@ SELECT s.shard, s.schema, c.relname AS name, c.oid::regclass AS relation, c.relk
 FROM insta_ids_internal.shard_schema s
 JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f', 'S');
 
--- Returns what init set up. Raises an error if init was not called.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_config() RETURNS insta_ids.config
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Returns what init set up. Raises an error if init was not called. All roles may know this, but few may read the table, so it runs
+-- with the rights of its owner.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_config() RETURNS insta_ids_internal.config
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config insta_ids.config;
+    config insta_ids_internal.config;
 BEGIN
-    SELECT * INTO config FROM insta_ids.config;
+    SELECT * INTO config FROM insta_ids_internal.config c;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -128,7 +132,7 @@ CREATE OR REPLACE FUNCTION insta_ids.init(
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config insta_ids.config;
+    config insta_ids_internal.config;
     -- The shard number is greatest if all bits of the id are 1.
     last integer := insta_ids_internal.id_shard((-1)::bigint, layout);
     longest integer := current_setting('max_identifier_length');
@@ -206,7 +210,7 @@ CREATE OR REPLACE FUNCTION insta_ids.schema_of(shard integer) RETURNS name
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config insta_ids.config := insta_ids_internal.require_config();
+    config insta_ids_internal.config := insta_ids_internal.require_config();
 BEGIN
     IF shard NOT BETWEEN 0 AND config.shards - 1 THEN
         RAISE EXCEPTION USING

@@ -291,6 +291,8 @@ CREATE TYPE insta_ids_internal.carrying AS (steps jsonb, states text[], failed j
 
 CREATE TYPE insta_ids.finding AS (severity text, code text, object text, detail text, hint text);
 COMMENT ON TYPE insta_ids.finding IS 'what check returns';
+-- With this privilege, a table of the type could be created, which locks the type.
+REVOKE USAGE ON TYPE insta_ids.finding FROM PUBLIC;
 
 -- What other nodes answer. An answer that does not fit its type is no answer. See ask_fleet.
 -- Sums over all shards of all nodes stay within bigint.

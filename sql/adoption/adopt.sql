@@ -39,7 +39,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.examine_schema(
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     is_done boolean := false;
 BEGIN
     IF dry_run THEN
@@ -98,7 +98,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.pass_ids(shard integer, newest tim
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
 BEGIN
     IF insta_ids_internal.must_advance_clock(newest) THEN
         PERFORM insta_ids.advance_clock(insta_ids_internal.id_time(insta_ids_internal.id_max(newest, layout) + 1, layout));
@@ -123,7 +123,7 @@ CREATE OR REPLACE FUNCTION insta_ids.adopt(
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    own_layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    own_layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     examined record;
     ends record;
     stopped_at timestamptz;

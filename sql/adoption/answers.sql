@@ -38,7 +38,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.measure_clock(
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     residues CONSTANT bigint := insta_ids_internal.id_seq(-1, layout) + 1;
     -- All times here are in seconds.
     unit CONSTANT numeric := extract(epoch FROM insta_ids_internal.id_time(insta_ids_internal.id_max(now(), layout) + 1, layout)
@@ -156,7 +156,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.collect_answers(
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     shard_argument CONSTANT integer := array_position(insta_ids_internal.call_arguments(function, 0, NULL), '0');
     sequence_argument CONSTANT integer := array_position(insta_ids_internal.call_arguments(function, NULL, ''), '');
     locks CONSTANT text[] := ARRAY(SELECT l::text FROM insta_ids_internal.advisory_locks() l);
@@ -219,7 +219,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.ask_function(
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     residues CONSTANT integer := insta_ids_internal.id_seq(-1, layout) + 1;
     last_shard CONSTANT integer := insta_ids_internal.id_shard(-1, layout);
     other_shard CONSTANT integer := CASE shard WHEN last_shard THEN 0 ELSE last_shard END;
@@ -269,7 +269,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.try_function(function regprocedure
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     residues CONSTANT bigint := insta_ids_internal.id_seq(-1, layout) + 1;
     value CONSTANT bigint := (
         SELECT greatest(s.seqmin, least(s.seqmax, (1::bigint << 40) - 1)) FROM pg_sequence s WHERE s.seqrelid = sequence);

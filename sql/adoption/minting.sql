@@ -72,7 +72,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamesp
     SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' SET "IntervalStyle" = 'postgres'
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     without_library CONSTANT oid[] := insta_ids_internal.portable_functions('next_id');
     minting CONSTANT oid[] := insta_ids_internal.id_functions() || without_library;
 BEGIN

@@ -67,7 +67,7 @@ CREATE OR REPLACE FUNCTION insta_ids.release(
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     called CONSTANT text := (SELECT format('%s.%I', p.pronamespace::regnamespace, p.proname) FROM pg_proc p WHERE p.oid = portable);
     number integer;
     last_ids timestamptz;

@@ -28,7 +28,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.await_clock(past timestamptz) RETU
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     until CONSTANT timestamptz := insta_ids_internal.id_time(insta_ids_internal.id_max(past, layout) + 1, layout);
     ahead interval;
 BEGIN

@@ -162,7 +162,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.check_ids_of(
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     first_beyond CONSTANT bigint := insta_ids_internal.id_min(until, layout);
     what CONSTANT text := CASE WHEN every_row THEN 'ids' ELSE 'ids at the ends of its index' END;
     found CONSTANT record := insta_ids_internal.survey_column(relation, "column", shard, layout, since, first_beyond, every_row);

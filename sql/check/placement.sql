@@ -57,13 +57,13 @@ BEGIN
     SELECT 'error', 'move_in_doubt', m.name::text,
            format('This server was promoted while shards from %s to %s were moving; they may be open to writers on node "%s".',
                m.first, m.last, m.to_node), v.next
-    FROM insta_ids_internal.move m JOIN insta_ids.moves v ON v.name = m.name
+    FROM insta_ids_internal.move m JOIN insta_ids_internal.moves v ON v.name = m.name
     WHERE insta_ids_internal.is_in_doubt(m.shards) ORDER BY m.name;
 
     RETURN QUERY
     SELECT 'warning', 'old_move', m.name::text,
            format('It is %s since %s, and its slot keeps all WAL on node "%s".', m.step, m.step_at, m.from_node), v.next
-    FROM insta_ids_internal.move m JOIN insta_ids.moves v ON v.name = m.name
+    FROM insta_ids_internal.move m JOIN insta_ids_internal.moves v ON v.name = m.name
     WHERE m.step_at < now() - interval '1 day' ORDER BY m.name;
 END
 $$;
@@ -75,7 +75,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.check_schemas() RETURNS SETOF inst
     SET enable_nestloop = off
 AS $$
 DECLARE
-    config insta_ids.config := insta_ids_internal.require_config();
+    config insta_ids_internal.config := insta_ids_internal.require_config();
 BEGIN
     RETURN QUERY
     SELECT 'error', 'missing_schema', quote_ident(s.schema),
@@ -117,7 +117,7 @@ BEGIN
            CASE WHEN s.state = 'failed' THEN 'Mend what it failed with, then: ' ELSE '' END
            || CASE WHEN m.transactional THEN 'CALL insta_ids.migrate()'
                ELSE format($hint$In psql: SELECT * FROM insta_ids.migration_script(%L) \gexec$hint$, m.name) END
-    FROM insta_ids.migration_status s
+    FROM insta_ids_internal.migration_status s
     JOIN insta_ids_internal.migration m ON m.number = s.number
     WHERE s.state <> 'applied'
     GROUP BY s.state, m.number ORDER BY m.number, s.state;

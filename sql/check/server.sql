@@ -93,7 +93,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.server_budget()
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    config insta_ids.config := insta_ids_internal.require_config();
+    config insta_ids_internal.config := insta_ids_internal.require_config();
     last_instant CONSTANT timestamptz := insta_ids_internal.id_time(9223372036854775807, config.layout);
     locks CONSTANT bigint := insta_ids_internal.lock_capacity();
 BEGIN
@@ -160,7 +160,7 @@ DECLARE
     findings insta_ids.finding[];
 BEGIN
     -- A worker of Citus, where init was not called, has no shards of its own.
-    IF NOT EXISTS (SELECT FROM insta_ids.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) > 0 THEN
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) > 0 THEN
         parts := ARRAY['server', 'versions'];
     ELSE
         PERFORM insta_ids_internal.require_config();

@@ -42,7 +42,7 @@ BEGIN
     -- A transaction locks each target with its indexes and TOAST table.
     SELECT needed + sum((SELECT count(*) + 4 FROM pg_index i
             WHERE i.indrelid = to_regclass(insta_ids_internal.target_in(d.target, 0))) * c.shards) INTO needed
-    FROM insta_ids_internal.distribution d, insta_ids.config c;
+    FROM insta_ids_internal.distribution d, insta_ids_internal.config c;
     IF needed > room THEN
         RAISE EXCEPTION USING
             ERRCODE = 'configuration_limit_exceeded',

@@ -118,7 +118,7 @@ BEGIN
     RETURN QUERY
     WITH targets AS MATERIALIZED (
         SELECT s.shard, n.schema, format('%I.%I', n.schema, going.target) AS name, h.shard IS NOT NULL AS is_here, c.oid
-        FROM insta_ids.config g
+        FROM insta_ids_internal.config g
         CROSS JOIN LATERAL generate_series(0, g.shards - 1) s (shard)
         CROSS JOIN LATERAL (SELECT (g.prefix || s.shard::text)::name) n (schema)
         LEFT JOIN insta_ids_internal.shard h ON h.shard = s.shard

@@ -14,7 +14,7 @@ BEGIN
         SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''map'', m.map - ''version'', ''version'', m.map -> ''version'','
             || ' ''slot'', split_part(insta_ids.writer_slot(), ''/'', 1), ''slots'', split_part(insta_ids.writer_slot(), ''/'', 2),'
             || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
-            || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids.shards s WHERE s.state = ''active''))'
+            || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state = ''active''))'
             || ' FROM (SELECT insta_ids.shard_map() - ''moving'') m (map)', NULL::insta_ids_internal.node_check)
     LOOP
         IF asked.reason IS NULL THEN

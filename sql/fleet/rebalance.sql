@@ -259,7 +259,7 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.connect_node((step ->> 'to_node')::name);
     there := insta_ids_internal.ask_node(format(
-        'SELECT jsonb_build_object(''move'', (SELECT to_jsonb(m) FROM insta_ids.moves m WHERE (m.first, m.last) = (%1$s, %2$s)),'
+        'SELECT jsonb_build_object(''move'', (SELECT to_jsonb(m) FROM insta_ids_internal.moves m WHERE (m.first, m.last) = (%1$s, %2$s)),'
         || ' ''is_there'', EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = %1$s))', (step ->> 'first')::integer,
         (step ->> 'last')::integer));
     PERFORM insta_ids_internal.disconnect_node();

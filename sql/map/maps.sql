@@ -49,7 +49,7 @@ CREATE OR REPLACE FUNCTION insta_ids.shard_map() RETURNS jsonb
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+    config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
 BEGIN
     RETURN jsonb_build_object(
         'format', 1,
@@ -105,7 +105,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_map(map jsonb) RETURNS
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+    config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
 BEGIN
     IF (config.shards, config.prefix, config.layout::text)
         IS DISTINCT FROM ((map ->> 'shards')::integer, (map ->> 'prefix')::name, map ->> 'layout')
@@ -208,7 +208,7 @@ BEGIN
             DETAIL = 'It must have a version, shards, prefix, layout, nodes, nodes_version and ranges.';
     END IF;
     LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM insta_ids.config) THEN
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.config) THEN
         PERFORM insta_ids.init((map ->> 'shards')::integer, (map ->> 'prefix')::name, insta_ids_internal.layout(map ->> 'layout'));
     END IF;
     PERFORM insta_ids_internal.require_own_map(map);

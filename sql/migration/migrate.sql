@@ -20,7 +20,7 @@ BEGIN
     )
     SELECT m.name, m.makes, s.schema INTO stuck
     FROM insta_ids_internal.shard_schema s
-    JOIN insta_ids.migration_status a ON a.shard = s.shard AND a.state <> 'applied'
+    JOIN insta_ids_internal.migration_status a ON a.shard = s.shard AND a.state <> 'applied'
     JOIN made m ON m.number = a.number
     WHERE s.shard = ANY (shards) AND s.oid = ANY (distributed)
         AND to_regclass(format('%I.%I', s.schema, m.makes)) IS NULL
@@ -45,7 +45,7 @@ BEGIN
     FOR waiting IN
         SELECT m.name, count(*) AS shards
         FROM (
-            SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
+            SELECT s.shard, min(s.number) AS number FROM insta_ids_internal.migration_status s
             WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
             GROUP BY s.shard
         ) next
@@ -67,13 +67,13 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.shards_to_migrate(first integer, l
 AS $$
 DECLARE
     shards integer[] := ARRAY(
-        SELECT DISTINCT s.shard FROM insta_ids.migration_status s
+        SELECT DISTINCT s.shard FROM insta_ids_internal.migration_status s
         WHERE s.state <> 'applied' AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
         ORDER BY s.shard);
 BEGIN
     PERFORM insta_ids_internal.require_trusted_author(m)
     FROM insta_ids_internal.migration m
-    WHERE m.number IN (SELECT s.number FROM insta_ids.migration_status s WHERE s.state <> 'applied' AND s.shard = ANY (shards))
+    WHERE m.number IN (SELECT s.number FROM insta_ids_internal.migration_status s WHERE s.state <> 'applied' AND s.shard = ANY (shards))
     ORDER BY m.number;
     PERFORM insta_ids_internal.require_not_distributed(shards,
         'Create it first in each shard''s schema by CREATE TABLE IF NOT EXISTS, sent by the client itself.'::text);

@@ -1,12 +1,13 @@
 -- Migrations: DDL that every shard gets.
 
-CREATE OR REPLACE VIEW insta_ids.migration_status AS
-SELECT m.number, m.name, s.shard, ((SELECT c.prefix FROM insta_ids.config c) || s.shard::text)::name AS schema,
+CREATE OR REPLACE VIEW insta_ids_internal.migration_status AS
+SELECT m.number, m.name, s.shard, ((SELECT c.prefix FROM insta_ids_internal.config c) || s.shard::text)::name AS schema,
        CASE WHEN a.shard IS NULL THEN 'pending' WHEN a.message IS NULL THEN 'applied' ELSE 'failed' END AS state,
        a.at, a.statement, a.sqlstate, a.message
 FROM insta_ids_internal.shard s
 CROSS JOIN insta_ids_internal.migration m
 LEFT JOIN insta_ids_internal.shard_migration a ON a.shard = s.shard AND a.migration = m.number;
+CREATE OR REPLACE VIEW insta_ids.migration_status AS SELECT * FROM insta_ids_internal.migration_status;
 COMMENT ON VIEW insta_ids.migration_status IS 'each migration in each shard: applied, pending, or failed and with what';
 
 -- Refuses changes of a migration that a shard already has. A change of another migration deletes its recorded failures.
@@ -135,7 +136,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_migration(name text, ddl t
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config insta_ids.config := insta_ids_internal.require_config();
+    config insta_ids_internal.config := insta_ids_internal.require_config();
     most CONSTANT integer := 1000000;
     -- Matches the name of a shard's schema before a dot, anywhere in a statement.
     shard_schema text := format($re$(?<![\w$])(%s(0|[1-9][0-9]{0,8}))"?\s*\.$re$,
@@ -246,7 +247,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.minting_columns(shards integer[], 
     SET join_collapse_limit = 1 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+    config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
     layout_argument CONSTANT text := insta_ids_internal.layout_argument(config.layout);
     minting CONSTANT oid[] := insta_ids_internal.id_functions();
     extension_schema CONSTANT text := insta_ids_internal.extension_schema();

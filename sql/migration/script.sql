@@ -34,7 +34,7 @@ BEGIN
     RETURN QUERY
     SELECT line
     FROM (
-        SELECT s.shard, min(s.number) AS number FROM insta_ids.migration_status s
+        SELECT s.shard, min(s.number) AS number FROM insta_ids_internal.migration_status s
         WHERE s.state <> 'applied' GROUP BY s.shard
     ) next
     CROSS JOIN LATERAL unnest(ARRAY[

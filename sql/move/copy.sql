@@ -289,7 +289,7 @@ AS $$
 DECLARE
     progress record;
 BEGIN
-    SELECT * INTO progress FROM insta_ids.moves p WHERE p.name = move;
+    SELECT * INTO progress FROM insta_ids_internal.moves p WHERE p.name = move;
     RAISE NOTICE 'move_shards: % of % tables copied, % rows, % of %, % behind', progress.tables_copied,
         progress.tables, progress.rows, pg_size_pretty(progress.bytes), pg_size_pretty(progress.bytes_total),
         pg_size_pretty(lag);

@@ -176,7 +176,7 @@ BEGIN ATOMIC
             FROM insta_ids_internal.move m WHERE m.name = move), '{}');
 END;
 
-CREATE OR REPLACE VIEW insta_ids.moves AS
+CREATE OR REPLACE VIEW insta_ids_internal.moves AS
 SELECT m.name, m.first, m.last, m.from_node, m.to_node, m.step, m.started_at, m.step_at,
        t.tables, t.copied AS tables_copied, m.tables_compared, r.rows, r.bytes, m.bytes AS bytes_total,
        CASE WHEN m.step = 'copying' AND r.bytes BETWEEN 1 AND m.bytes
@@ -209,4 +209,5 @@ CROSS JOIN LATERAL (
     LEFT JOIN pg_stat_progress_copy p ON p.relid = h.relation AND p.type = 'CALLBACK'
     WHERE h.shard = ANY (m.shards) AND h.kind = 'r'
 ) r;
+CREATE OR REPLACE VIEW insta_ids.moves AS SELECT * FROM insta_ids_internal.moves;
 COMMENT ON VIEW insta_ids.moves IS 'the moves of this server: how far each is, and what to do next';

@@ -39,7 +39,7 @@ BEGIN
         FROM insta_ids_internal.fence s
         UNION ALL
         SELECT m.shard, 3, format('Migration "%s" is %s there.', m.name, m.state), 'Apply it: CALL insta_ids.migrate().'
-        FROM insta_ids.migration_status m WHERE m.state <> 'applied'
+        FROM insta_ids_internal.migration_status m WHERE m.state <> 'applied'
         UNION ALL
         SELECT r.shard, 4, format('Table %s is %s.', r.relation, CASE r.kind WHEN 'f' THEN 'foreign' ELSE 'unlogged' END),
                'Only rows of logged tables go with it.'

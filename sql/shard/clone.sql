@@ -66,7 +66,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.report_other_ids(shard integer, kn
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     next record;
     has_ids boolean;
 BEGIN
@@ -119,7 +119,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.copy_rows(source integer, target i
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     -- How much greater an id is than that of the shard before, if all else is the same.
     unit CONSTANT bigint := (
         SELECT 1::bigint << n FROM generate_series(0, 62) n WHERE insta_ids_internal.id_shard(1::bigint << n, layout) = 1);
@@ -174,7 +174,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.fill_shard(source integer, target 
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    layout CONSTANT insta_ids.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     known CONSTANT jsonb := (
         SELECT coalesce(jsonb_agg(jsonb_build_array(c.relname, i."column")), '[]')
         FROM insta_ids_internal.id_columns(source, columns) i JOIN pg_class c ON c.oid = i.relation);
@@ -210,7 +210,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_migrated(shard integer) RE
 AS $$
 DECLARE
     lacking text := (
-        SELECT m.name FROM insta_ids.migration_status m WHERE m.shard = require_migrated.shard AND m.state <> 'applied'
+        SELECT m.name FROM insta_ids_internal.migration_status m WHERE m.shard = require_migrated.shard AND m.state <> 'applied'
         ORDER BY m.number LIMIT 1);
 BEGIN
     IF lacking IS NOT NULL THEN

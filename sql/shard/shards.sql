@@ -130,7 +130,7 @@ BEGIN
             AND insta_ids_internal.is_placed_here(n)
         ORDER BY n);
     SELECT n AS shard, s.nspname AS schema INTO taken
-    FROM insta_ids.config c, unnest(todo) n, pg_namespace s
+    FROM insta_ids_internal.config c, unnest(todo) n, pg_namespace s
     WHERE s.nspname = (c.prefix || n::text)::name
         -- Another session may have created the shard after the statement above.
         AND NOT EXISTS (SELECT FROM insta_ids_internal.shard x WHERE x.shard = n)
@@ -289,7 +289,7 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.drop_shard(integer, boolean) IS 'drops a shard that is empty, or by force';
 
-CREATE OR REPLACE VIEW insta_ids.shards AS
+CREATE OR REPLACE VIEW insta_ids_internal.shards AS
 SELECT s.shard, s.schema, a.node,
        CASE
            WHEN s.state = 'moved' THEN s.state
@@ -326,4 +326,5 @@ LEFT JOIN (
     LEFT JOIN pg_class o ON o.oid = c.reltoastrelid
     GROUP BY c.relnamespace
 ) r ON r.relnamespace = n.oid;
+CREATE OR REPLACE VIEW insta_ids.shards AS SELECT * FROM insta_ids_internal.shards;
 COMMENT ON VIEW insta_ids.shards IS 'the shards of this database: their schemas, migrations and sizes';

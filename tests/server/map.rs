@@ -508,9 +508,9 @@ fn a_publication_of_all_tables_lets_the_map_be_changed() {
         )
         .unwrap();
     assert_eq!(texts(&mut client, "SELECT version::text FROM insta_ids_internal.map"), ["4"]);
-    // The configuration is kept by its own trigger.
+    // Triggers of their own keep the configuration and the lease.
     let tables = "SELECT oid::regclass::text FROM pg_class
-                  WHERE relnamespace = 'insta_ids_internal'::regnamespace AND relkind = 'r' AND relname <> 'config'";
+                  WHERE relnamespace = 'insta_ids_internal'::regnamespace AND relkind = 'r' AND relname NOT IN ('config', 'lease')";
     for table in texts(&mut client, tables) {
         client.batch_execute(&format!("DELETE FROM {table} WHERE false")).unwrap();
     }

@@ -7,6 +7,7 @@ mod forging;
 mod overloading;
 mod owning;
 mod planting;
+mod queueing;
 mod reaching;
 mod resolving;
 mod working;
