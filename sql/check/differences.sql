@@ -5,17 +5,17 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.check_references(shards integer[])
     RETURNS TABLE (shard integer, severity text, code text, object text, detail text, hint text)
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
     SET plan_cache_mode = force_custom_plan
-    -- The reason is the same as in objects_of.
-    SET standard_conforming_strings = on
 AS $$
 DECLARE
     minting CONSTANT oid[] := insta_ids_internal.id_functions();
-    prefix CONSTANT name := (insta_ids_internal.require_config()).prefix;
+    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
 BEGIN
     RETURN QUERY
     SELECT m.shard, 'warning', 'missing_check', format('%s.%I', m.relation, m."column"),
            'next_id fills it, and nothing keeps ids of other shards out.',
-           insta_ids_internal.for_owner(c.relowner, format('ALTER TABLE %s ADD CHECK (%s) NOT VALID', m.relation, m.expression))
+           insta_ids_internal.for_owner(c.relowner, c.oid, format(
+               'ALTER TABLE %s ADD CHECK (%s.id_shard(%I::pg_catalog.int8%s) OPERATOR(pg_catalog.=) %s) NOT VALID', m.relation,
+               insta_ids_internal.extension_schema(), m."column", insta_ids_internal.layout_argument(config.layout), m.shard))
     FROM insta_ids_internal.minting_columns(shards) m JOIN pg_class c ON c.oid = m.relation WHERE m."check" IS NULL;
 
     RETURN QUERY
@@ -31,65 +31,32 @@ BEGIN
         FROM insta_ids_internal.shard_schema s
         JOIN pg_proc p ON s.shard = ANY (shards) AND p.pronamespace = s.oid AND p.prokind <> 'a'
     ), uses AS (
-        SELECT u.*, p.oid = ANY (minting) AS mints, p.prosrc, p.proargtypes, d.refclassid, d.refobjid,
-               coalesce(c.relnamespace, p.pronamespace) AS elsewhere, coalesce(c.relname, p.proname) AS used
+        SELECT u.*, p.oid = ANY (minting) AS mints, p.prosrc, d.refclassid, d.refobjid,
+               coalesce(c.relnamespace, p.pronamespace) AS elsewhere
         FROM users u
         JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.oid
         LEFT JOIN pg_class c ON d.refclassid = 'pg_class'::regclass AND c.oid = d.refobjid AND c.relkind = 'S'
         LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
     ), foreign_uses AS (
-        SELECT u.*, format('It mints for shard %s.', n.number) AS detail, NULL AS wrong, false AS is_lacking
+        SELECT u.*, format('It mints for shard %s.', n.number) AS detail
         FROM uses u
         CROSS JOIN LATERAL unnest(insta_ids_internal.minted_shards(u.tree::text, minting)) n (number)
         WHERE u.mints AND n.number <> u.shard
         UNION ALL
-        SELECT u.*, format('It uses %s, which is not of this shard.', pg_describe_object(u.refclassid, u.refobjid, 0)),
-               -- Matches the other schema before the name of the object.
-               format($re$%s\.(?=%s)$re$, regexp_replace(quote_ident(n.nspname), $re$(\W)$re$, $re$\\\1$re$, 'g'),
-                   regexp_replace(quote_ident(u.used), $re$(\W)$re$, $re$\\\1$re$, 'g')),
-               NOT EXISTS (
-                   -- The function itself does not count, because it would call itself without end.
-                   SELECT FROM pg_proc p
-                   WHERE p.pronamespace = u.namespace AND p.proname = u.used AND p.proargtypes = u.proargtypes
-                       AND (p.oid <> u.oid OR u.kind <> 'function')
-                   UNION ALL
-                   SELECT FROM pg_class c WHERE c.relnamespace = u.namespace AND c.relname = u.used)
+        SELECT u.*, format('It uses %s, which is not of this shard.', pg_describe_object(u.refclassid, u.refobjid, 0))
         FROM uses u
         JOIN pg_namespace n ON n.oid = u.elsewhere
         WHERE u.elsewhere <> u.namespace
             AND (u.refclassid = 'pg_class'::regclass
                 -- Shards may share functions of other schemas, unless these make ids like the published function.
-                OR starts_with(n.nspname, prefix) AND substr(n.nspname, length(prefix) + 1) ~ '^[0-9]'
+                OR starts_with(n.nspname, config.prefix) AND substr(n.nspname, length(config.prefix) + 1) ~ '^[0-9]'
                 OR u.prosrc ~* 'nextval' AND u.prosrc ~* '<<|epoch')
-    ), wrong AS (
-        SELECT f.shard, f.schema, f.kind, f.relation, f.attname, f.oid,
-               string_agg(DISTINCT f.detail, ' ' ORDER BY f.detail) AS detail,
-               string_agg(DISTINCT f.wrong, '|') AS schemas, bool_or(f.is_lacking) AS is_lacking
-        FROM foreign_uses f GROUP BY f.shard, f.schema, f.kind, f.relation, f.attname, f.oid
     )
-    SELECT w.shard, 'error', 'foreign_' || w.kind,
-           CASE w.kind WHEN 'default' THEN format('%s.%I', w.relation, w.attname) ELSE w.oid::regprocedure::text END,
-           w.detail,
-           CASE
-               WHEN w.kind = 'default' AND NOT w.is_lacking
-                   AND insta_ids_internal.is_plain(replace(o.own, quote_ident(w.schema) || '.', ''), true)
-               THEN insta_ids_internal.for_owner(c.relowner,
-                   format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s', w.relation, w.attname, o.own))
-               ELSE format('Use what is in schema %I.', w.schema)
-           END
-    FROM wrong w
-    LEFT JOIN pg_class c ON c.oid = w.relation
-    CROSS JOIN LATERAL (
-        SELECT CASE w.kind WHEN 'default'
-            THEN (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE d.oid = w.oid) ELSE '' END
-    ) e (text)
-    CROSS JOIN LATERAL (SELECT replace(quote_ident(w.schema), $re$\$re$, $re$\\$re$) || '.' AS plain) s
-    CROSS JOIN LATERAL regexp_replace(
-        -- In a literal, quotes are doubled.
-        coalesce(regexp_replace(regexp_replace(e.text, w.schemas, s.plain, 'g'),
-            replace(w.schemas, $re$\'$re$, $re$\'\'$re$), replace(s.plain, '''', ''''''), 'g'), e.text),
-        $re$\m(next_ids?)\(\d+$re$, format($re$\1(%s$re$, w.shard), 'g') o (own)
-    ORDER BY w.shard, w.relation, w.oid;
+    SELECT f.shard, 'error', 'foreign_' || f.kind,
+           CASE f.kind WHEN 'default' THEN format('%s.%I', f.relation, f.attname) ELSE f.oid::regprocedure::text END,
+           string_agg(DISTINCT f.detail, ' ' ORDER BY f.detail), format('Use what is in schema %I.', f.schema)
+    FROM foreign_uses f
+    GROUP BY f.shard, f.schema, f.kind, f.relation, f.attname, f.oid ORDER BY f.shard, f.relation, f.oid;
 END
 $$;
 
@@ -104,13 +71,25 @@ BEGIN ATOMIC
     WHERE pg_catalog.cardinality(unread) > 0;
 END;
 
+-- Returns a finding about a shard that read_parts() could not read.
+CREATE OR REPLACE FUNCTION insta_ids_internal.unread_shard(shard integer, reason text, hint text) RETURNS insta_ids.finding
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ROW('notice', 'not_read', quote_ident(insta_ids.schema_of(shard)),
+        format('The objects of this shard could not be read: %s.', reason),
+        coalesce(hint, 'Check again when no session locks or changes it.'))::insta_ids.finding;
+END
+$$;
+
 -- Runs a query for all shards, in parts: the query gets the shards of a part as $1. Returns its lines, which are arrays of
--- texts, or the reason why a shard could not be read.
+-- texts, and for each shard that could not be read, the reason and what helps.
 --
 -- To write out expressions, PostgreSQL locks the tables that they name. So each part is read in a subtransaction that is rolled
--- back. If it fails because other sessions have locked or dropped something, smaller parts are read.
+-- back. If it fails, smaller parts are read: other sessions may have locked or dropped something, and an expression may be too
+-- deep to write out.
 CREATE OR REPLACE FUNCTION insta_ids_internal.read_parts(shards integer[], query text)
-    RETURNS TABLE (line text[], unread text)
+    RETURNS TABLE (line text[], shard integer, reason text, hint text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -139,7 +118,8 @@ BEGIN
                 size := least(2 * size, at_once);
             WHEN OTHERS THEN
                 IF size = 1 THEN
-                    RETURN QUERY SELECT NULL::text[], format('%I: %s', insta_ids.schema_of(part[1]), SQLERRM);
+                    GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+                    RETURN QUERY SELECT NULL::text[], part[1], SQLERRM, nullif(hint, '');
                     place := place + 1;
                 END IF;
                 size := greatest(1, size / 2);
@@ -154,11 +134,14 @@ $$;
 -- Returns findings about objects that differ between shards with the same migrations. Of the shards with the same fingerprint,
 -- only one is read.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_differences(shards integer[], fingerprints bigint[]) RETURNS SETOF insta_ids.finding
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
     -- These kinds of objects belong to a column.
     of_column CONSTANT text[] := ARRAY['NOT NULL', 'default', 'expression', 'identity'];
+    written_out CONSTANT text := $query$
+        SELECT ARRAY[o.shard::text, o.kind, o.relation, o.name, o.definition]
+        FROM insta_ids_internal.objects_of($1, written_out => true) o $query$;
 BEGIN
     RETURN QUERY
     WITH shards AS (
@@ -166,15 +149,21 @@ BEGIN
                coalesce((SELECT array_agg(m.migration ORDER BY m.migration) FROM insta_ids_internal.shard_migration m
                          WHERE m.shard = f.shard AND m.message IS NULL), '{}') AS applied
         FROM unnest(shards, fingerprints) f (shard, fingerprint)
-    ), classes AS MATERIALIZED (
-        SELECT s.applied, min(s.shard) AS first, array_agg(s.shard) AS members, count(*) AS weight,
-               sum(count(*)) OVER (PARTITION BY s.applied) AS total
+    ), equal_shards AS MATERIALIZED (
+        SELECT s.applied, min(s.shard) AS first, array_agg(s.shard) AS members,
+               count(*) OVER (PARTITION BY s.applied) > 1 AS has_others
         FROM shards s GROUP BY s.applied, s.fingerprint
+    ), read AS MATERIALIZED (
+        SELECT p.* FROM insta_ids_internal.read_parts(
+            ARRAY(SELECT e.first FROM equal_shards e WHERE e.has_others ORDER BY 1), written_out) p
+    ), classes AS MATERIALIZED (
+        SELECT e.*, cardinality(e.members) AS weight, sum(cardinality(e.members)) OVER (PARTITION BY e.applied) AS total
+        FROM equal_shards e
+        WHERE e.has_others AND e.first NOT IN (SELECT r.shard FROM read r WHERE r.line IS NULL)
     ), objects AS MATERIALIZED (
-        SELECT c.applied, c.weight, c.total, o.*
-        FROM classes c
-        JOIN insta_ids_internal.objects_of(
-            ARRAY(SELECT c.first FROM classes c WHERE c.weight < c.total), written_out => true) o ON o.shard = c.first
+        SELECT c.applied, c.weight, c.total, c.first AS shard, r.line[2] AS kind, r.line[3] AS relation, r.line[4] AS name,
+               r.line[5] AS definition
+        FROM read r JOIN classes c ON c.first = r.line[1]::integer
     ), variants AS (
         SELECT o.applied, o.kind, o.relation, o.name, o.definition, sum(o.weight) AS weight, min(o.shard) AS first
         FROM objects o GROUP BY 1, 2, 3, 4, 5
@@ -186,55 +175,43 @@ BEGIN
         SELECT DISTINCT ON (v.applied, v.kind, v.relation, v.name) v.*
         FROM variants v
         ORDER BY v.applied, v.kind, v.relation, v.name, v.weight DESC, v.definition IS NULL, v.first
-    ), differences AS (
-        SELECT c.members, c.total, n.kind, n.relation, n.name, n.weight, o.definition AS here, n.definition AS elsewhere,
+    ), differences AS MATERIALIZED (
+        SELECT c.members, c.total, n.kind, n.relation, n.name, n.weight, n.first, o.definition AS here, n.definition AS elsewhere,
                CASE WHEN o.definition IS NULL THEN 'missing' WHEN n.definition IS NULL THEN 'extra' ELSE 'different' END
-               AS difference,
-               -- A missing column needs these besides its type.
-               CASE WHEN n.kind = 'column' THEN (
-                   SELECT string_agg(CASE d.kind WHEN 'default' THEN ' DEFAULT ' ELSE ' ' END || d.definition, ''
-                              ORDER BY d.kind COLLATE "C")
-                   FROM norms d
-                   WHERE d.kind = ANY (of_column) AND d.definition IS NOT NULL
-                       AND (d.applied, d.relation, d.name) = (n.applied, n.relation, n.name)) END AS besides
+               AS difference
         FROM classes c
         JOIN norms n ON n.applied = c.applied
         LEFT JOIN objects o
             ON o.shard = c.first AND o.kind = n.kind AND o.relation IS NOT DISTINCT FROM n.relation AND o.name = n.name
         WHERE o.definition IS DISTINCT FROM n.definition
+    ), findings AS (
+        SELECT 'warning', d.difference || '_object',
+               format('%I.%s', s.schema, CASE
+                   WHEN d.kind IN ('function', 'aggregate') THEN insta_ids_internal.in_shard(d.name, s.schema, s.shard)
+                   ELSE concat_ws('.', quote_ident(d.relation), quote_ident(d.name)) END),
+               format('%s: %s.', concat_ws(' ', upper(left(d.kind, 1)) || substr(d.kind, 2)),
+                   CASE d.difference
+                       WHEN 'missing' THEN format('%s of %s shards have it', d.weight, d.total)
+                       WHEN 'extra' THEN format('%s of %s shards do not have it', d.weight, d.total)
+                       ELSE format('here %s, in %s of %s shards %s', insta_ids_internal.in_shard(d.here, s.schema, s.shard),
+                           d.weight, d.total, insta_ids_internal.in_shard(d.elsewhere, s.schema, s.shard))
+                   END),
+               insta_ids_internal.repair_hint(d.difference, d.kind, d.relation, d.name, s.schema, s.shard,
+                   insta_ids.schema_of(d.first))
+        FROM differences d
+        JOIN insta_ids_internal.shard_schema s ON s.shard = ANY (d.members)
+        -- There are no findings about parts of a table, type or column that is missing or extra itself.
+        WHERE NOT EXISTS (
+            SELECT FROM differences t
+            WHERE t.members = d.members AND t.difference <> 'different'
+                AND (t.kind IN ('table', 'type', 'materialized view') AND t.name = d.relation
+                    OR t.kind = 'column' AND d.kind = ANY (of_column) AND (t.relation, t.name) = (d.relation, d.name)))
+        -- Types and sequences come first, because other objects need them.
+        ORDER BY s.shard, d.kind NOT IN ('type', 'sequence'), d.kind, d.relation, d.name
     )
-    SELECT 'warning', d.difference || '_object',
-           format('%I.%s', s.schema, CASE
-               WHEN d.kind IN ('function', 'aggregate') THEN insta_ids_internal.in_shard(d.name, s.schema, s.shard)
-               ELSE concat_ws('.', quote_ident(d.relation), quote_ident(d.name)) END),
-           format('%s: %s.', concat_ws(' ', upper(left(d.kind, 1)) || substr(d.kind, 2)),
-               CASE d.difference
-                   WHEN 'missing' THEN format('%s of %s shards have it', d.weight, d.total)
-                   WHEN 'extra' THEN format('%s of %s shards do not have it', d.weight, d.total)
-                   ELSE format('here %s, in %s of %s shards %s', insta_ids_internal.in_shard(d.here, s.schema, s.shard),
-                       d.weight, d.total, insta_ids_internal.in_shard(d.elsewhere, s.schema, s.shard))
-               END),
-           coalesce(
-               -- If the definitions differ, there is a statement only if more than half of the shards have the same one.
-               CASE WHEN d.difference <> 'different' OR 2 * d.weight > d.total THEN
-                   insta_ids_internal.for_owner(
-                       coalesce((SELECT c.relowner FROM pg_class c WHERE c.relnamespace = s.oid
-                            AND c.relname = coalesce(d.relation, d.name)), (SELECT n.nspowner FROM pg_namespace n WHERE n.oid = s.oid)),
-                       insta_ids_internal.repair_statement(d.difference, d.kind, d.relation, d.name,
-                           d.elsewhere || CASE WHEN d.difference = 'missing' THEN coalesce(d.besides, '') ELSE '' END,
-                           s.schema, s.shard))
-               END,
-               'Make it as in the other shards; pg_dump --schema-only shows how it is there.')
-    FROM differences d
-    JOIN insta_ids_internal.shard_schema s ON s.shard = ANY (d.members)
-    -- There are no findings about parts of a table, type or column that is missing or extra itself.
-    WHERE NOT EXISTS (
-        SELECT FROM differences t
-        WHERE t.members = d.members AND t.difference <> 'different'
-            AND (t.kind IN ('table', 'type', 'materialized view') AND t.name = d.relation
-                OR t.kind = 'column' AND d.kind = ANY (of_column) AND (t.relation, t.name) = (d.relation, d.name)))
-    -- Types and sequences come first, because other objects need them.
-    ORDER BY s.shard, d.kind NOT IN ('type', 'sequence'), d.kind, d.relation, d.name;
+    SELECT * FROM findings
+    UNION ALL
+    SELECT u.* FROM read r CROSS JOIN LATERAL insta_ids_internal.unread_shard(r.shard, r.reason, r.hint) u WHERE r.line IS NULL;
 END
 $$;
 
@@ -251,11 +228,14 @@ DECLARE
         FROM unnest($1) s (shard)
         LEFT JOIN insta_ids_internal.objects_of($1, written_out => false) o ON o.shard = s.shard
         GROUP BY s.shard $query$;
+    refs CONSTANT text := $query$
+        SELECT ARRAY[r.shard::text, r.severity, r.code, r.object, r.detail, r.hint]
+        FROM insta_ids_internal.check_references($1) r $query$;
     read record;
 BEGIN
     SELECT array_agg(p.line[1]::integer) FILTER (WHERE p.line IS NOT NULL) AS shards,
            array_agg(p.line[2]::bigint) FILTER (WHERE p.line IS NOT NULL) AS fingerprints,
-           array_agg(p.unread) FILTER (WHERE p.unread IS NOT NULL) AS unread
+           array_agg(insta_ids_internal.unread_shard(p.shard, p.reason, p.hint)) FILTER (WHERE p.line IS NULL) AS unread
     INTO read FROM insta_ids_internal.read_parts(shards, fingerprints) p;
     RETURN QUERY SELECT f.* FROM insta_ids_internal.check_differences(read.shards, read.fingerprints) f;
 
@@ -264,14 +244,19 @@ BEGIN
     WITH shards AS (
         SELECT s.shard, min(s.shard) OVER (PARTITION BY s.fingerprint) AS first
         FROM unnest(read.shards, read.fingerprints) s (shard, fingerprint)
-    ), wrong AS (
-        SELECT DISTINCT r.shard
-        FROM insta_ids_internal.check_references(ARRAY(SELECT DISTINCT s.first FROM shards s)) r
+    ), first AS MATERIALIZED (
+        SELECT p.* FROM insta_ids_internal.read_parts(ARRAY(SELECT DISTINCT s.first FROM shards s ORDER BY 1), refs) p
+    ), every AS MATERIALIZED (
+        SELECT p.* FROM insta_ids_internal.read_parts(ARRAY(
+            SELECT s.shard FROM shards s WHERE s.first IN (SELECT f.line[1]::integer FROM first f) ORDER BY 1), refs) p
     )
-    SELECT r.severity, r.code, r.object, r.detail, r.hint
-    FROM insta_ids_internal.check_references(ARRAY(SELECT s.shard FROM shards s JOIN wrong w ON w.shard = s.first)) r;
+    SELECT e.line[2], e.line[3], e.line[4], e.line[5], e.line[6] FROM every e WHERE e.line IS NOT NULL
+    UNION ALL
+    SELECT u.* FROM first f CROSS JOIN LATERAL insta_ids_internal.unread_shard(f.shard, f.reason, f.hint) u WHERE f.line IS NULL
+    UNION ALL
+    SELECT u.* FROM every e CROSS JOIN LATERAL insta_ids_internal.unread_shard(e.shard, e.reason, e.hint) u WHERE e.line IS NULL;
 
-    RETURN QUERY SELECT f.* FROM insta_ids_internal.unread_finding('Shards whose objects', read.unread) f;
+    RETURN QUERY SELECT f.* FROM unnest(read.unread) f;
 END
 $$;
 
@@ -302,15 +287,17 @@ BEGIN
     RETURN QUERY
     SELECT 'warning', 'no_replica_identity', t.relation::text,
            'It has no primary key, or the index chosen for it is gone: its rows cannot be told apart when the shard moves.',
-           'Add a primary key, or: ' || insta_ids_internal.for_owner(c.relowner, format('ALTER TABLE %s REPLICA IDENTITY FULL', t.relation))
+           insta_ids_internal.for_owner(c.relowner, c.oid,
+               format('Add a primary key, or: ALTER TABLE %s REPLICA IDENTITY FULL', t.relation))
     FROM insta_ids_internal.unidentified_tables(ARRAY(SELECT s.shard FROM insta_ids_internal.shard s)) t JOIN pg_class c ON c.oid = t.relation;
 
     RETURN QUERY
     SELECT 'warning', 'invalid_index', i.indexrelid::regclass::text,
            format('It is left from a command that failed, and is of no use to %s.', i.indrelid::regclass),
-           format(CASE WHEN c.relkind = 'I' THEN 'Attach an index of each partition to it, or: DROP INDEX %s'
+           insta_ids_internal.for_owner(c.relowner, i.indrelid, format(
+               CASE WHEN c.relkind = 'I' THEN 'Attach an index of each partition to it, or: DROP INDEX %s'
                    WHEN c.relname ~ '_cc(new|old)[0-9]*$' THEN 'DROP INDEX CONCURRENTLY %s'
-                   ELSE 'REINDEX INDEX CONCURRENTLY %s' END, i.indexrelid::regclass)
+                   ELSE 'REINDEX INDEX CONCURRENTLY %s' END, i.indexrelid::regclass))
     FROM insta_ids_internal.shard_schema s
     JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('i', 'I')
     JOIN pg_index i ON i.indexrelid = c.oid AND NOT i.indisvalid
@@ -324,7 +311,8 @@ BEGIN
     RETURN QUERY
     SELECT 'warning', 'unvalidated_constraint', format('%s.%I', k.conrelid::regclass, k.conname),
            'Rows that were there before it may violate it.',
-           insta_ids_internal.for_owner(c.relowner, format('ALTER TABLE %s VALIDATE CONSTRAINT %I', k.conrelid::regclass, k.conname))
+           insta_ids_internal.for_owner(c.relowner, c.oid,
+               format('ALTER TABLE %s VALIDATE CONSTRAINT %I', k.conrelid::regclass, k.conname))
     FROM insta_ids_internal.shard_schema s
     JOIN pg_class c ON c.relnamespace = s.oid AND NOT c.relispartition
     JOIN pg_constraint k ON k.conrelid = c.oid AND NOT k.convalidated AND k.coninhcount = 0

@@ -178,17 +178,19 @@ BEGIN
     IF found.negative > 0 THEN
         findings := findings || ROW('error', 'negative_ids', object,
             format('Of %s %s, %s are negative, as %s is.', found.ids, what, found.negative, found.a_negative),
-            'Give them new ids: ' || insta_ids_internal.for_owner(owner,
-                format('UPDATE %s SET %I = DEFAULT WHERE %2$I < 0', source, "column")))::insta_ids.finding;
+            insta_ids_internal.for_owner(owner, relation,
+                format('Give them new ids: UPDATE %s SET %I = DEFAULT WHERE %2$I OPERATOR(pg_catalog.<) 0', source, "column"))
+            )::insta_ids.finding;
     END IF;
     IF found.strange > 0 THEN
         findings := findings || ROW('error', 'foreign_ids', object,
             format('Of %s %s, %s are of other shards, as %s is, of shard %s.', found.ids, what, found.strange,
                 found.a_strange, insta_ids_internal.id_shard(found.a_strange, layout)),
-            'Move them to their shards, or give them new ids: ' || insta_ids_internal.for_owner(owner,
-                format('UPDATE %1$s SET %2$I = DEFAULT WHERE %6$s%3$s.id_shard(%2$I%4$s) <> %5$s', source, "column",
-                    insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), shard,
-                    CASE WHEN since > 0 THEN format('%I >= %s AND ', "column", since) END)))::insta_ids.finding;
+            insta_ids_internal.for_owner(owner, relation, format(
+                'Move them to their shards, or give them new ids: UPDATE %1$s SET %2$I = DEFAULT'
+                    || ' WHERE %6$s%3$s.id_shard(%2$I::pg_catalog.int8%4$s) OPERATOR(pg_catalog.<>) %5$s', source, "column",
+                insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(layout), shard,
+                CASE WHEN since > 0 THEN format('%I OPERATOR(pg_catalog.>=) %s AND ', "column", since) END)))::insta_ids.finding;
     END IF;
     IF found.future > 0 THEN
         findings := findings || ROW('error', 'future_ids', object,
@@ -198,8 +200,8 @@ BEGIN
                     < clock_timestamp() + current_setting('insta_ids.clock_tolerance')::interval
                 THEN format('As a superuser: SELECT insta_ids.advance_clock(%L)',
                     insta_ids_internal.id_time(found.newest_future, layout) + interval '2 s')
-                ELSE 'Give them new ids: ' || insta_ids_internal.for_owner(owner,
-                    format('UPDATE %s SET %I = DEFAULT WHERE %2$I >= %s', source, "column", first_beyond))
+                ELSE insta_ids_internal.for_owner(owner, relation, format(
+                    'Give them new ids: UPDATE %s SET %I = DEFAULT WHERE %2$I OPERATOR(pg_catalog.>=) %s', source, "column", first_beyond))
             END)::insta_ids.finding;
     END IF;
 END

@@ -167,6 +167,12 @@ BEGIN
 END
 $$;
 
+-- Returns the parameters of a sequence without its type, as CREATE SEQUENCE and ALTER SEQUENCE accept them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.sequence_options(s pg_catalog.pg_sequence) RETURNS text
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.format('INCREMENT BY %s MINVALUE %s MAXVALUE %s START WITH %s CACHE %s %s', s.seqincrement, s.seqmin, s.seqmax,
+        s.seqstart, s.seqcache, CASE WHEN s.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END);
+
 -- Returns views, sequences, types and statistics.
 CREATE OR REPLACE FUNCTION insta_ids_internal.objects_beside_tables(shards integer[])
     RETURNS TABLE (shard integer, kind text, relation name, name text, definition text)
@@ -194,8 +200,7 @@ BEGIN
                ELSE format('AS %s %s', s.seqtypid::regtype, q.options) END
     FROM relations r
     JOIN pg_sequence s ON s.seqrelid = r.oid
-    CROSS JOIN LATERAL format('INCREMENT BY %s MINVALUE %s MAXVALUE %s START WITH %s CACHE %s %s', s.seqincrement,
-        s.seqmin, s.seqmax, s.seqstart, s.seqcache, CASE WHEN s.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END) q (options)
+    CROSS JOIN LATERAL insta_ids_internal.sequence_options(s) q (options)
     -- The LIMIT tells the planner that there is at most one row. Otherwise it would read all columns of the database.
     LEFT JOIN LATERAL (
         SELECT t.relname, a.attname, a.attidentity

@@ -1,104 +1,148 @@
--- Statements that repair differences between shards.
+-- Hints that repair objects of shards.
+--
+-- A superuser may execute a hint that is a statement with \gexec, and then the session's search_path resolves it. So a statement
+-- consists of names, numbers and types of pg_catalog, which are columns of the catalog, and its types, functions and operators
+-- are qualified. It contains no expression and no definition, because these are code of the role that wrote them.
 
--- Returns whether a definition of objects_of contains no code of other roles: it names only objects of PostgreSQL, the
--- extension and the shard. PostgreSQL writes out the schema of all other objects. With `may_call_own`, the definition may call
--- functions of the shard, because the statement only stores these calls.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_plain(definition text, may_call_own boolean) RETURNS boolean
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
-BEGIN ATOMIC
-    SELECT own.words !~ $re$[\w$"]\s*\.\s*[[:alpha:]_"]$re$
-        AND (may_call_own OR own.words !~ E'\x01("[^"]*"|[\\w$]+)\\(')
-    FROM insta_ids_internal.extension_schema() e (schema)
-    CROSS JOIN LATERAL pg_catalog.regexp_replace(definition, $re$'([^']|'')*'$re$, '', 'g') literals (removed)
-    CROSS JOIN LATERAL (
-        SELECT CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL
-            THEN pg_catalog.replace(pg_catalog.replace(literals.removed, e.schema || '.next_id', 'next_id'),
-                e.schema || '.id_', 'id_')
-            ELSE literals.removed END
-        FROM pg_catalog.pg_namespace n WHERE pg_catalog.quote_ident(n.nspname) = e.schema
-    ) own (words);
-END;
+-- Returns a role that is no superuser and owns code that a statement on the relation may run, or NULL. Follows the relation's
+-- columns, indexes, constraints, defaults, triggers, rules, policies, statistics, child tables and tables that refer to it, and
+-- what all these use.
+CREATE OR REPLACE FUNCTION insta_ids_internal.code_owner(relation oid) RETURNS name
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        WITH RECURSIVE used AS (
+            SELECT 'pg_class'::regclass::oid AS classid, relation AS objid
+            UNION
+            SELECT n.classid, n.objid
+            FROM used u
+            CROSS JOIN LATERAL (
+                SELECT d.refclassid, d.refobjid FROM pg_depend d
+                WHERE d.classid = u.classid AND d.objid = u.objid
+                    AND d.refclassid NOT IN ('pg_namespace'::regclass, 'pg_extension'::regclass)
+                UNION ALL
+                -- Parts depend on their whole automatically or internally. Child tables, and foreign keys of other tables, depend
+                -- normally.
+                SELECT d.classid, d.objid FROM pg_depend d
+                WHERE d.refclassid = u.classid AND d.refobjid = u.objid
+                    AND (d.deptype IN ('a', 'i', 'P', 'S')
+                        OR d.refclassid = 'pg_class'::regclass AND d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass))
+            ) n (classid, objid)
+        )
+        SELECT min(r.rolname)
+        FROM used u
+        JOIN pg_shdepend o ON o.classid = u.classid AND o.objid = u.objid AND o.deptype = 'o'
+            AND o.dbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        JOIN pg_roles r ON r.oid = o.refobjid AND NOT r.rolsuper);
+END
+$$;
 
--- Returns a statement, and unless the owner is a superuser, the role that must run it. The statement may run code of the owner,
--- and this code must not run as the role that reads the finding.
-CREATE OR REPLACE FUNCTION insta_ids_internal.for_owner(owner oid, statement text) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN CASE WHEN (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = owner) THEN statement
-        ELSE pg_catalog.format('As role %s: %s', owner::pg_catalog.regrole, statement) END;
+-- Returns a statement on a relation as a hint. If the owner is no superuser, the hint names the owner, because the statement may
+-- run the owner's code. If a superuser's relation uses code of another role, returns only advice. `relation` may be NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.for_owner(owner oid, relation oid, statement text) RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other name;
+BEGIN
+    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = owner) THEN
+        RETURN format('As role %s: %s', owner::regrole, statement);
+    END IF;
+    other := insta_ids_internal.code_owner(relation);
+    RETURN CASE WHEN other IS NULL THEN statement
+        ELSE format('A statement on this relation can run code of role %I with your rights. Read that code first.', other) END;
+END
+$$;
 
--- Returns the statement that gives a shard an object of this definition, or NULL if there is none. A text before it warns if
--- the statement could lose data, or if it blocks other sessions while it reads or rewrites the table. NULL if the statement
--- would bring one shard's code into another.
+-- Returns the type of a column, as ADD COLUMN and ADD ATTRIBUTE accept it. NULL if the column needs anything else, or if the type
+-- is not of pg_catalog.
+CREATE OR REPLACE FUNCTION insta_ids_internal.plain_type(relation oid, "column" name) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        -- Types with a modifier are keywords of SQL, which no search_path changes.
+        SELECT CASE WHEN a.atttypmod = -1 THEN format('pg_catalog.%I', t.typname) ELSE format_type(t.oid, a.atttypmod) END
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = relation AND a.attname = "column" AND NOT a.attisdropped
+            AND t.typnamespace = 'pg_catalog'::regnamespace AND a.attcollation = t.typcollation
+            AND NOT a.atthasdef AND NOT a.attnotnull AND a.attidentity = '');
+END
+$$;
+
+-- Returns the statement that repairs an object of a shard, or NULL if there is none. `other_schema` has the object as it should
+-- be. A text before the statement warns if it could lose data, or if it blocks other sessions while it reads the table.
 CREATE OR REPLACE FUNCTION insta_ids_internal.repair_statement(
-        difference text, kind text, relation text, name text, definition text, schema name, shard integer)
+        difference text, kind text, relation text, name text, schema name, shard integer, other_schema name)
     RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    while_others_wait CONSTANT text := 'Others wait while all rows are read: ';
-    prefix CONSTANT text := left(schema, - length(shard::text));
-    own CONSTANT text := insta_ids_internal.in_shard(definition, schema, shard);
-    object CONSTANT text := format('%I.', schema) || CASE
-        -- These names include the arguments, and are quoted already.
-        WHEN kind IN ('function', 'aggregate') THEN insta_ids_internal.in_shard(name, schema, shard)
-        ELSE quote_ident(name) END;
-    -- NULL for objects that belong to no relation.
+    if_not_needed CONSTANT text := 'If it is not needed: ';
+    -- NULL for objects that belong to no relation. Extra objects have no other schema.
     owner CONSTANT text := format('%I.', schema) || quote_ident(relation);
+    other_owner CONSTANT text := quote_ident(other_schema) || '.' || quote_ident(relation);
     alter_table CONSTANT text := 'ALTER TABLE ' || owner;
-    is_partitioned CONSTANT boolean := EXISTS (
-        SELECT FROM pg_class c WHERE c.oid = to_regclass(owner) AND c.relkind = 'p');
+    object CONSTANT text := format('%I.%I', schema, name);
+    sequence CONSTANT text := (
+        SELECT format('%s AS %s %s', object, s.seqtypid::regtype, insta_ids_internal.sequence_options(s))
+        FROM pg_sequence s WHERE kind = 'sequence' AND s.seqrelid = to_regclass(quote_ident(other_schema) || '.' || quote_ident(name)));
 BEGIN
-    IF difference <> 'extra'
-        AND (kind IN ('function', 'aggregate', 'trigger', 'rule', 'view', 'materialized view')
-            OR NOT insta_ids_internal.is_plain(definition, kind = 'default' OR starts_with(definition, 'FOREIGN KEY ')))
-    THEN
-        RETURN NULL;
-    -- A definition that names another shard is wrong for this one.
-    ELSIF definition ~ ($re$(?<![\w$])$re$ || regexp_replace(prefix, $re$(\W)$re$, $re$\\\1$re$, 'g') || '[0-9]') THEN
-        RETURN NULL;
-    END IF;
     RETURN CASE difference || ' ' || kind
-        WHEN 'missing column' THEN
-            CASE
-                WHEN own ~ ' NOT NULL$' AND own !~ ' (DEFAULT|GENERATED) ' THEN 'If the table has no rows: '
-                -- The type may be a domain of the shard, and then the table may be rewritten.
-                WHEN own ~ $re$ (DEFAULT .*\(|GENERATED )$re$ OR starts_with(definition, chr(1))
-                    THEN 'Others wait while the table is rewritten: '
-            ELSE '' END || format('%s ADD COLUMN %I %s', alter_table, name, own)
-        WHEN 'different column' THEN
-            format('If no value is lost by it: %s ALTER COLUMN %I TYPE %s USING %2$I%4$s::%3$s', alter_table, name, own,
-                -- There is no cast between types of different shards.
-                CASE WHEN starts_with(definition, chr(1)) THEN '::text' END)
-        WHEN 'missing identity' THEN format('%s ALTER COLUMN %I ADD %s', alter_table, name, own)
-        WHEN 'different identity' THEN format('%s ALTER COLUMN %I SET %s', alter_table, name,
-            regexp_replace(regexp_replace(own, $re$ AS IDENTITY \(|\)\Z$re$, ' ', 'g'),
-                '(INCREMENT|MINVALUE|MAXVALUE|START|CACHE|NO CYCLE|CYCLE)', $re$SET \1$re$, 'g'))
-        WHEN 'extra identity' THEN format('If it is not needed: %s ALTER COLUMN %I DROP IDENTITY', alter_table, name)
-        WHEN 'extra expression' THEN format('If it is not needed: %s ALTER COLUMN %I DROP EXPRESSION', alter_table, name)
-        WHEN 'missing attribute' THEN format('ALTER TYPE %s ADD ATTRIBUTE %I %s', owner, name, own)
-        WHEN 'extra attribute' THEN format('If it is not needed: ALTER TYPE %s DROP ATTRIBUTE %I', owner, name)
-        WHEN 'missing NOT NULL' THEN while_others_wait || format('%s ALTER COLUMN %I SET NOT NULL', alter_table, name)
+        WHEN 'missing column' THEN format('%s ADD COLUMN %I ', alter_table, name)
+            || insta_ids_internal.plain_type(to_regclass(other_owner), name::name)
+        WHEN 'missing attribute' THEN format('ALTER TYPE %s ADD ATTRIBUTE %I ', owner, name)
+            || insta_ids_internal.plain_type(to_regclass(other_owner), name::name)
+        WHEN 'missing NOT NULL' THEN
+            format('Others wait while all rows are read: %s ALTER COLUMN %I SET NOT NULL', alter_table, name)
+        WHEN 'missing sequence' THEN 'CREATE SEQUENCE ' || sequence
+        WHEN 'different sequence' THEN 'ALTER SEQUENCE ' || sequence
+        WHEN 'extra column' THEN if_not_needed || format('%s DROP COLUMN %I', alter_table, name)
+        WHEN 'extra attribute' THEN if_not_needed || format('ALTER TYPE %s DROP ATTRIBUTE %I', owner, name)
         WHEN 'extra NOT NULL' THEN format('%s ALTER COLUMN %I DROP NOT NULL', alter_table, name)
         WHEN 'extra default' THEN format('%s ALTER COLUMN %I DROP DEFAULT', alter_table, name)
-        WHEN 'missing index' THEN CASE WHEN is_partitioned
-            THEN while_others_wait || replace(own, ' ON ONLY ', ' ON ')
-            ELSE regexp_replace(own, ' INDEX ', ' INDEX CONCURRENTLY ') END
-        WHEN 'missing constraint' THEN CASE WHEN own ~ '^(CHECK|FOREIGN KEY) ' AND NOT is_partitioned
-            THEN format('%s ADD CONSTRAINT %I %s NOT VALID', alter_table, name, own)
-            ELSE while_others_wait || format('%s ADD CONSTRAINT %I %s', alter_table, name, own) END
-        WHEN 'different constraint' THEN
-            while_others_wait || format('%s DROP CONSTRAINT %I, ADD CONSTRAINT %2$I %s', alter_table, name, own)
-        WHEN 'extra constraint' THEN format('If it is not needed: %s DROP CONSTRAINT %I', alter_table, name)
-        WHEN 'extra column' THEN format('If it is not needed: %s DROP COLUMN %I', alter_table, name)
-        WHEN 'missing sequence' THEN format('CREATE SEQUENCE %s %s', object, own)
-        WHEN 'different sequence' THEN format('ALTER SEQUENCE %s %s', object, own)
-        ELSE CASE
-            WHEN kind = 'default' THEN format('%s ALTER COLUMN %I SET DEFAULT %s', alter_table, name, own)
-            WHEN difference = 'extra' THEN format('If it is not needed: DROP %s %s',
-                CASE WHEN kind IN ('function', 'aggregate') THEN 'ROUTINE' ELSE upper(kind) END,
-                CASE WHEN kind IN ('trigger', 'policy', 'rule') THEN format('%I ON %s', name, owner) ELSE object END)
-            WHEN difference = 'missing' AND kind = 'statistics' THEN own
+        WHEN 'extra identity' THEN if_not_needed || format('%s ALTER COLUMN %I DROP IDENTITY', alter_table, name)
+        WHEN 'extra expression' THEN if_not_needed || format('%s ALTER COLUMN %I DROP EXPRESSION', alter_table, name)
+        WHEN 'extra constraint' THEN if_not_needed || format('%s DROP CONSTRAINT %I', alter_table, name)
+        ELSE CASE WHEN difference = 'extra' THEN if_not_needed || CASE
+            WHEN kind IN ('trigger', 'policy', 'rule') THEN format('DROP %s %I ON %s', upper(kind), name, owner)
+            WHEN kind IN ('function', 'aggregate') THEN (
+                SELECT format('DROP ROUTINE %I.%I(%s)', schema, p.proname, (
+                    SELECT string_agg(format('%I.%I', n.nspname, t.typname), ', ' ORDER BY a.place)
+                    FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY a (type, place)
+                    JOIN pg_type t ON t.oid = a.type JOIN pg_namespace n ON n.oid = t.typnamespace))
+                FROM pg_proc p
+                WHERE p.oid = to_regprocedure(format('%I.', schema) || insta_ids_internal.in_shard(name, schema, shard)))
+            ELSE format('DROP %s %s', upper(kind), object) END
         END
+    END;
+END
+$$;
+
+-- Returns the hint for an object that differs between shards: the statement that repairs it, or advice that names a shard's
+-- schema where the object is as it should be.
+CREATE OR REPLACE FUNCTION insta_ids_internal.repair_hint(
+        difference text, kind text, relation text, name text, schema name, shard integer, other_schema name)
+    RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    of_relation CONSTANT oid := CASE WHEN kind NOT IN ('function', 'aggregate', 'statistics')
+        THEN to_regclass(format('%I.%I', schema, coalesce(relation, name))) END;
+    owner CONSTANT oid := coalesce(
+        (SELECT c.relowner FROM pg_class c WHERE c.oid = of_relation),
+        (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = schema));
+    statement CONSTANT text := insta_ids_internal.repair_statement(difference, kind, relation, name, schema, shard, other_schema);
+BEGIN
+    RETURN CASE
+        WHEN statement IS NOT NULL THEN insta_ids_internal.for_owner(owner, of_relation, statement)
+        WHEN difference = 'extra' THEN 'If it is not needed, drop it.'
+        WHEN difference = 'missing' THEN format(
+            'Add it as in schema %I. pg_dump --schema-only shows the definition there. Read it before you run it.', other_schema)
+        ELSE format(
+            'Compare it with schema %I, and change the wrong one. pg_dump --schema-only shows both. Read a definition before you'
+            || ' run it.', other_schema)
     END;
 END
 $$;

@@ -193,8 +193,9 @@ fn rows_that_are_not_the_shards_are_refused() {
         "Column insta5.photos.id: Of 54 ids, 2 are negative, as -1 is.\n\
          Column insta5.photos.id: Of 54 ids, 2 are of other shards, as {id} is, of shard 7."
     );
-    let hint = "Give them new ids: UPDATE insta5.photos SET id = DEFAULT WHERE id < 0\n\
-         Move them to their shards, or give them new ids: UPDATE insta5.photos SET id = DEFAULT WHERE public.id_shard(id) <> 5";
+    let hint = "Give them new ids: UPDATE insta5.photos SET id = DEFAULT WHERE id OPERATOR(pg_catalog.<) 0\n\
+         Move them to their shards, or give them new ids: UPDATE insta5.photos SET id = DEFAULT \
+         WHERE public.id_shard(id::pg_catalog.int8) OPERATOR(pg_catalog.<>) 5";
     assert_eq!(said(&error), ["55000", CANNOT, &detail, hint]);
     for statement in hint.lines().map(|line| line.rsplit(": ").next().unwrap()) {
         run(&mut client, statement);

@@ -6,7 +6,7 @@ mod answering;
 mod forging;
 mod overloading;
 mod owning;
-mod planting;
+pub(crate) mod planting;
 mod queueing;
 mod reaching;
 mod resolving;

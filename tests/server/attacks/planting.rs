@@ -46,7 +46,7 @@ const PLANTED: &str = r"
     SET ROLE guest";
 
 /// The tables of a schema, for the default that its ids have.
-fn planted_tables(schema: &str, id: &str) -> String {
+pub(crate) fn planted_tables(schema: &str, id: &str) -> String {
     format!(
         r"
     CREATE TABLE {schema}.indexed (id bigint PRIMARY KEY DEFAULT {id}, x text);

@@ -27,9 +27,12 @@ fn a_lock_on_a_view_of_users_stops_no_function() {
     let mut reading = cluster.connect();
     reading.batch_execute("BEGIN").unwrap();
     for view in &views {
-        let hold = format!("LOCK TABLE {view} IN ACCESS SHARE MODE");
-        let _ = reading.batch_execute(&format!("SAVEPOINT s; {hold}; RELEASE s"));
-        reading.batch_execute("ROLLBACK TO s").ok();
+        reading
+            .batch_execute(&match view.as_str() {
+                "insta_ids.finding" => "CREATE TEMPORARY TABLE findings OF insta_ids.finding".to_owned(),
+                view => format!("LOCK TABLE {view} IN ACCESS SHARE MODE"),
+            })
+            .unwrap();
     }
     thread::scope(|scope| {
         let rules: Vec<_> = views
