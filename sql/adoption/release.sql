@@ -98,7 +98,7 @@ BEGIN
         SELECT k.conrelid::regclass AS relation, k.conname
         FROM insta_ids_internal.minting_columns(ARRAY[number]) m
         JOIN pg_constraint k ON k.conrelid = m.relation AND k.contype = 'c' AND k.coninhcount = 0
-            AND pg_get_expr(k.conbin, k.conrelid) = m.expression
+            AND insta_ids_internal.text_of_check(k.conbin, k.conrelid) = m.expression
     LOOP
         EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', next.relation, next.conname);
     END LOOP;

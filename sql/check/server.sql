@@ -210,27 +210,33 @@ DECLARE
     wrong record;
     is_sound boolean := true;
 BEGIN
-    FOR minting IN
-        SELECT m.* FROM insta_ids_internal.minting_columns(ARRAY[shard]) m
-        JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    LOOP
-        BEGIN
-            FOR wrong IN
-                SELECT f.*
-                FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", shard, minting.since,
-                    greatest(until, clock_timestamp() + interval '2 s'), true) c, unnest(c.findings) f
-            LOOP
+    BEGIN
+        FOR minting IN
+            SELECT m.* FROM insta_ids_internal.minting_columns(ARRAY[shard]) m
+            JOIN pg_class c ON c.oid = m.relation AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        LOOP
+            BEGIN
+                FOR wrong IN
+                    SELECT f.*
+                    FROM insta_ids_internal.check_ids_of(minting.relation, minting."column", shard, minting.since,
+                        greatest(until, clock_timestamp() + interval '2 s'), true) c, unnest(c.findings) f
+                LOOP
+                    is_sound := false;
+                    RAISE WARNING USING
+                        MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
+                        DETAIL = wrong.detail, HINT = wrong.hint;
+                END LOOP;
+            EXCEPTION WHEN OTHERS THEN
                 is_sound := false;
                 RAISE WARNING USING
-                    MESSAGE = format('%s in %s', replace(wrong.code, '_', ' '), wrong.object),
-                    DETAIL = wrong.detail, HINT = wrong.hint;
-            END LOOP;
-        EXCEPTION WHEN OTHERS THEN
-            is_sound := false;
-            RAISE WARNING USING
-                MESSAGE = format('could not read table %s', minting.relation), DETAIL = SQLERRM;
-        END;
-    END LOOP;
+                    MESSAGE = format('could not read table %s', minting.relation), DETAIL = SQLERRM;
+            END;
+        END LOOP;
+    EXCEPTION WHEN OTHERS THEN
+        is_sound := false;
+        RAISE WARNING USING
+            MESSAGE = format('could not read the columns of shard %s', shard), DETAIL = SQLERRM;
+    END;
     RETURN is_sound;
 END
 $$;

@@ -236,6 +236,16 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.first_id_since(at timestamptz) RET
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN CASE WHEN at = '-infinity' THEN 0 ELSE insta_ids_internal.id_min(at, (insta_ids_internal.require_config()).layout) END;
 
+-- Returns the text of a CHECK, or NULL if it is longer than any CHECK of ids. PostgreSQL accepts deeper expressions than it can
+-- write out, and fails with "stack depth limit exceeded".
+CREATE OR REPLACE FUNCTION insta_ids_internal.text_of_check(tree pg_node_tree, relation oid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN CASE WHEN length(tree::text) < 10000 THEN pg_get_expr(tree, relation) END;
+END
+$$;
+
 -- Returns the columns of shards that have next_id in their default, directly or through other functions. `check` is the CHECK
 -- that allows only ids of the shard, or NULL. `since` is the first id for which it holds, or 0. With `defaults_since`, only
 -- columns that got this default in this transaction, in that subtransaction or later. A column that a child table inherits is
@@ -280,7 +290,7 @@ BEGIN
             -- A CHECK with ids_since is ((column < since) OR expression).
             SELECT min(k.conname)::name AS conname, min(coalesce(r.parts[1]::bigint, 0)) AS since
             FROM pg_constraint k
-            CROSS JOIN LATERAL pg_get_expr(k.conbin, k.conrelid) x (text)
+            CROSS JOIN LATERAL insta_ids_internal.text_of_check(k.conbin, k.conrelid) x (text)
             LEFT JOIN LATERAL regexp_match(x.text, $re$ < '?([0-9]+)'?(?:::bigint)?\) OR $re$) r (parts)
                 ON x.text <> e.expression
             WHERE k.conrelid = c.oid AND k.contype = 'c' AND (x.text = e.expression

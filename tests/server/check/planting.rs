@@ -1,13 +1,15 @@
 //! Code of one role, which no hint brings to another role or shard.
 
-use super::{findings, run, statement, with_shards};
+use super::{ALL_KINDS, findings, found, run, statement, with_shards};
 use crate::attacks::planting::{plant, planted_tables};
 use crate::attacks::ran;
 use crate::migrations::PLANT;
-use postgres::Client;
+use postgres::error::SqlState;
+use postgres::{Client, NoTls};
 use std::collections::BTreeSet;
-use support::shards::PHOTOS;
-use support::Cluster;
+use std::sync::{Arc, Mutex};
+use support::shards::{PHOTOS, add, set_up};
+use support::{Cluster, refused};
 
 fn hint_of(client: &mut Client, code: &str, object: &str) -> String {
     let all = findings(client);
@@ -330,4 +332,67 @@ fn hints_run_nothing_of_a_guest_as_a_superuser() {
     // The planted code is alive.
     client.batch_execute("INSERT INTO insta7.checked DEFAULT VALUES").unwrap();
     assert!(ran(&cluster, "FOLLOWER SUPERUSER").contains("a check"));
+}
+
+/// An expression that PostgreSQL accepts and cannot write out costs one finding for its shard. The other shards are checked.
+#[test]
+fn an_expression_that_is_too_deep_costs_one_shard_only() {
+    let (cluster, mut client) = set_up("check_deep", 10);
+    add(&mut client, "0001", ALL_KINDS);
+    client.batch_execute("CALL insta_ids.create_shards(0, 5)").unwrap();
+    // PostgreSQL accepts these calls, and the stack is full when it writes them out.
+    let calls = format!("{}true{}", "public.same(".repeat(4000), ")".repeat(4000));
+    client
+        .batch_execute(&format!(
+            "CREATE FUNCTION public.same(boolean) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1; END';
+             ALTER TABLE insta1.photos ADD CHECK ({calls});
+             ALTER TABLE insta2.photos ALTER likes SET DEFAULT {calls}::int"
+        ))
+        .unwrap();
+    client
+        .batch_execute(
+            "ALTER TABLE insta4.photos ADD more int;
+             ALTER TABLE insta4.likes DROP CONSTRAINT likes_id_check;
+             INSERT INTO insta4.likes (id) VALUES (insta5.next_id())",
+        )
+        .unwrap();
+    assert_eq!(
+        found(&mut client),
+        [
+            "extra_object insta4.photos.more",
+            "foreign_ids insta4.likes.id",
+            "missing_check insta4.likes.id",
+            "not_read insta1",
+            "not_read insta2"
+        ]
+    );
+    for [_, code, _, detail, hint] in &findings(&mut client) {
+        if code == "not_read" {
+            assert!(detail.contains("stack depth limit exceeded"), "{detail}");
+            assert!(hint.contains("max_stack_depth"), "{hint}");
+        }
+    }
+
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&warnings);
+    let mut config = cluster.config();
+    config.notice_callback(move |notice| {
+        if notice.severity() == "WARNING" {
+            heard.lock().unwrap().push(notice.message().to_owned());
+        }
+    });
+    let mut caller = config.connect(NoTls).unwrap();
+    let error = refused(&mut caller, "CALL insta_ids.check_rows()");
+    assert_eq!(error.code(), &SqlState::CHECK_VIOLATION);
+    assert_eq!(
+        error.message(),
+        "1 of 6 shards have ids that should not be there, or could not be read",
+        "{:?}",
+        warnings.lock()
+    );
+    assert_eq!(*warnings.lock().unwrap(), ["foreign ids in insta4.likes.id"]);
+
+    // A migration with a new default of ids looks for its CHECK.
+    add(&mut client, "0002", "ALTER TABLE photos ADD other bigint DEFAULT next_id()");
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
 }
