@@ -53,7 +53,7 @@ BEGIN
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
-            MESSAGE = insta_ids_internal.authorship(OLD),
+            MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
             DETAIL = 'Only roles that have the rights of that role can replace it, take it over or remove it.';
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
@@ -100,12 +100,6 @@ BEGIN
 END
 $$;
 
--- Returns who added a migration, as errors say it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.authorship(migration insta_ids_internal.migration) RETURNS text
-    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN pg_catalog.format('migration "%s" was added by role "%s"', migration.name, migration.added_by)
-        || CASE WHEN migration.added_on IS NULL THEN '' ELSE pg_catalog.format(' on node "%s"', migration.added_on) END;
-
 -- Raises an error unless a migration may run with the caller's rights.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_author(migration insta_ids_internal.migration) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -114,8 +108,9 @@ BEGIN
     IF NOT insta_ids_internal.is_trusted_migration(migration) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
-            MESSAGE = insta_ids_internal.authorship(migration),
-            DETAIL = 'Its statements would run with your rights.',
+            MESSAGE = format('migration "%s" was added by role "%s"', migration.name, migration.added_by),
+            DETAIL = CASE WHEN migration.added_on IS NULL THEN 'Its statements would run with your rights.'
+                ELSE format('The role is one of node "%s". The statements would run with your rights.', migration.added_on) END,
             HINT = format('Read it in insta_ids_internal.migration. Then add it with the same text as a superuser: SELECT insta_ids.add_migration(%L, ...).',
                 migration.name);
     END IF;

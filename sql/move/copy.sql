@@ -110,7 +110,7 @@ BEGIN
     PERFORM insta_ids_internal.drop_subscription(move);
     -- This setting keeps the fence's triggers from firing, as for the subscription.
     PERFORM set_config('session_replication_role', 'replica', true);
-    EXECUTE 'TRUNCATE ' || insta_ids_internal.published_tables(moving.shards);
+    PERFORM insta_ids_internal.truncate_shards(moving.shards);
     PERFORM set_config('session_replication_role', role, true);
     UPDATE insta_ids_internal.move m SET step = 'prepared' WHERE m.name = move;
     PERFORM insta_ids_internal.move_subscribe(move);

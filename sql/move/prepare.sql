@@ -9,7 +9,6 @@ DECLARE
     moving insta_ids_internal.move := jsonb_populate_record(NULL::insta_ids_internal.move, offer);
     here CONSTANT name := insta_ids.this_node();
     outcome text;
-    tables text;
     shard integer;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably(), insta_ids_internal.require_writer_slot();
@@ -59,16 +58,42 @@ BEGIN
         END IF;
     END LOOP;
     -- Rows that migrations inserted also come from the source.
-    tables := insta_ids_internal.published_tables(moving.shards);
-    IF tables IS NOT NULL THEN
-        EXECUTE 'TRUNCATE ' || tables;
-    END IF;
+    PERFORM insta_ids_internal.truncate_shards(moving.shards);
     -- The event triggers would refuse this on fenced shards.
     moving.privileges := insta_ids_internal.hold_privileges(moving.shards);
     PERFORM insta_ids_internal.close_shards(moving.shards, here, '2s');
     INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step, privileges)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.bytes,
         'prepared', moving.privileges);
+END
+$$;
+
+-- Empties the tables of shards that come here. Raises an error if a trigger for TRUNCATE would run code of a role that lacks the
+-- caller's rights. Such triggers can also fire where session_replication_role is replica.
+CREATE OR REPLACE FUNCTION insta_ids_internal.truncate_shards(shards integer[]) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tables CONSTANT text := insta_ids_internal.published_tables(shards);
+    -- TRIGGER_TYPE_TRUNCATE of catalog/pg_trigger.h.
+    truncates CONSTANT smallint := 32;
+    other record;
+BEGIN
+    SELECT t.tgname, r.relation, pg_get_userbyid(p.proowner) AS role INTO other
+    FROM insta_ids_internal.shard_relation r
+    JOIN pg_trigger t ON t.tgrelid = r.relation AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & truncates <> 0
+    JOIN pg_proc p ON p.oid = t.tgfoid AND NOT insta_ids_internal.is_trusted(pg_get_userbyid(p.proowner))
+    WHERE r.shard = ANY (shards) ORDER BY r.relation::text, t.tgname LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('trigger "%s" of table %s calls a function of role "%s"', other.tgname, other.relation, other.role),
+            DETAIL = 'It fires for TRUNCATE, with which the move empties the table, and would run with your rights.',
+            HINT = 'Drop the trigger by a migration, or let a superuser own the function.';
+    END IF;
+    IF tables IS NOT NULL THEN
+        EXECUTE 'TRUNCATE ' || tables;
+    END IF;
 END
 $$;
 

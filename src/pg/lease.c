@@ -30,7 +30,7 @@ open_lease(Oid oid)
 	if (columns->natts != 1 || TupleDescAttr(columns, 0)->atttypid != INT8OID || !TupleDescAttr(columns, 0)->attnotnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table %s has been altered", "insta_ids_internal.lease"),
+				 errmsg("table insta_ids_internal.%s is not as the extension made it", "lease"),
 				 errhint("Create the extension again.")));
 	return table;
 }
@@ -71,7 +71,8 @@ insta_ids_write_lease(Oid oid, int64 until)
 	if (!HeapTupleIsValid(row))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table %s has no row", "insta_ids_internal.lease"),
+				 errmsg("table insta_ids_internal.%s is not as the extension made it", "lease"),
+				 errdetail("It has no row."),
 				 errhint("Create the extension again.")));
 	for (; HeapTupleIsValid(row); row = systable_getnext(scan))
 	{

@@ -102,10 +102,10 @@ find_open(const char *name)
 }
 
 /*
- * Closes a connection that has failed, and raises the error.
+ * Closes a connection that has failed, and raises the error.  The message has a place for the node.
  */
 static void
-fail(Remote *remote, int code, const char *what)
+fail(Remote *remote, int code, const char *message)
 {
 	char	   *node = pstrdup(remote->node);
 	char	   *why = pchomp(PQerrorMessage(remote->conn));
@@ -113,7 +113,7 @@ fail(Remote *remote, int code, const char *what)
 	forget(remote);
 	ereport(ERROR,
 			(errcode(code),
-			 errmsg("%s node \"%s\"", what, node),
+			 errmsg_internal(message, node),
 			 why[0] != '\0' ? errdetail_internal("%s", why) : 0));
 }
 
@@ -157,7 +157,7 @@ finish_connecting(Remote *remote)
 			  remote->connect_until);
 		remote->polling = PQconnectPoll(remote->conn);
 		if (remote->polling == PGRES_POLLING_FAILED)
-			fail(remote, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, "could not connect to");
+			fail(remote, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, "could not connect to node \"%s\"");
 	}
 }
 
@@ -228,7 +228,7 @@ insta_ids_begin_to_connect(PG_FUNCTION_ARGS)
 	remote->conn = conn;
 	dlist_push_tail(&remotes, &remote->list);
 	if (PQstatus(conn) == CONNECTION_BAD)
-		fail(remote, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, "could not connect to");
+		fail(remote, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, "could not connect to node \"%s\"");
 	PQsetNoticeReceiver(conn, ignore_notice, NULL);
 	remote->connect_until = connect_until(conn);
 	PG_RETURN_VOID();
@@ -247,15 +247,15 @@ insta_ids_begin_to_ask_node(PG_FUNCTION_ARGS)
 	finish_connecting(remote);
 	if (PQsetnonblocking(remote->conn, 1) != 0 || PQsendQuery(remote->conn, question) != 1
 		|| PQsetSingleRowMode(remote->conn) != 1)
-		fail(remote, ERRCODE_CONNECTION_FAILURE, "could not ask");
+		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
 	while ((left = PQflush(remote->conn)) > 0)
 	{
 		await(remote, WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE, NO_LIMIT);
 		if (PQconsumeInput(remote->conn) != 1)
-			fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to");
+			fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
 	}
 	if (left < 0)
-		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to");
+		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
 	PG_RETURN_VOID();
 }
 
@@ -314,7 +314,7 @@ insta_ids_rows_from_node(PG_FUNCTION_ARGS)
 		{
 			await(remote, WL_SOCKET_READABLE, until);
 			if (PQconsumeInput(remote->conn) != 1)
-				fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to");
+				fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
 		}
 		result = PQgetResult(remote->conn);
 		if (result == NULL)
@@ -341,12 +341,12 @@ insta_ids_rows_from_node(PG_FUNCTION_ARGS)
 			tuplestore_putvalues(rows->setResult, rows->setDesc, &value, &is_null);
 		}
 		else if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH)
-			fail(remote, ERRCODE_PROTOCOL_VIOLATION, "unexpected answer of");
+			fail(remote, ERRCODE_PROTOCOL_VIOLATION, "unexpected answer of node \"%s\"");
 	}
 	if (error != NULL && PQstatus(remote->conn) == CONNECTION_OK)
 		raise_as_here(remote, error);
 	if (PQstatus(remote->conn) != CONNECTION_OK)
-		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to");
+		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
 	return (Datum) 0;
 }
 

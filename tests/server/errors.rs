@@ -132,10 +132,39 @@ fn messages_of_rust() -> Messages {
     messages
 }
 
+/// In C, the condition comes before the message, in one statement. Messages of the server's own are left out.
+fn messages_of_c() -> Messages {
+    let mut messages = Messages::new();
+    for entry in fs::read_dir(checkout().join("src/pg")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|kind| kind != "c") {
+            continue;
+        }
+        let file = fs::read_to_string(path).unwrap();
+        for statement in file.split(';') {
+            let Some((before, condition)) =
+                statement.rsplit_once("ERRCODE_").filter(|(before, _)| before.ends_with(['(', ' ']))
+            else {
+                continue;
+            };
+            let is_raised = before.contains("ereport(ERROR") || before.contains("fail(");
+            let (condition, rest) = condition.split_once([')', ',']).unwrap();
+            if let Some(literal) = literals(rest.trim_start_matches([',', ')', ' ', '\n', '\t']), '"').first()
+                && is_raised
+                && !["out of memory", "%s"].contains(&literal.as_str())
+            {
+                messages.insert(with_gaps(literal), condition.to_lowercase());
+            }
+        }
+    }
+    messages
+}
+
 #[test]
 fn the_page_of_errors_has_every_message() {
     let mut raised = messages_of_sql();
     raised.extend(messages_of_rust());
+    raised.extend(messages_of_c());
     let page = fs::read_to_string(checkout().join("docs/errors.md")).unwrap();
     let rows: BTreeMap<_, _> = page
         .lines()

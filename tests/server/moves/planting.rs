@@ -1,7 +1,7 @@
 //! Code that others planted on a server of the move.
 
 use support::pair::Pair;
-use support::{count, major};
+use support::{count, major, refused};
 
 /// A role that may make functions on the source gains nothing of the mover's rights, even if its schema comes first in the
 /// path of every session there.
@@ -59,4 +59,32 @@ fn code_planted_on_the_target_does_not_run_as_the_mover() {
     assert_eq!(messages, if major() == 15 { &owned[..] } else { &[] });
     b.batch_execute("ALTER TABLE insta2.likes OWNER TO guest").unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.likes"), 1);
+}
+
+/// A move empties the tables that it has made. A trigger that would run then, with code of another role, is refused.
+#[test]
+fn a_trigger_for_truncate_does_not_run_as_the_mover() {
+    let pair = Pair::start("truncated");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for client in [&mut a, &mut b] {
+        client
+            .batch_execute(
+                "CREATE ROLE guest; CREATE FUNCTION public.evil() RETURNS trigger LANGUAGE plpgsql AS
+                    $$BEGIN RAISE LOG 'canary of %', current_user; RETURN NULL; END$$;
+                 ALTER FUNCTION public.evil OWNER TO guest; GRANT USAGE ON SCHEMA public TO guest",
+            )
+            .unwrap();
+    }
+    a.batch_execute(
+        "SELECT insta_ids.add_migration('0002', 'CREATE TRIGGER evil BEFORE TRUNCATE ON likes EXECUTE FUNCTION public.evil();
+            ALTER TABLE likes ENABLE ALWAYS TRIGGER evil')",
+    )
+    .unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a')");
+    let expected = ("42501", "trigger \"evil\" of table insta2.likes calls a function of role \"guest\"");
+    assert_eq!((error.code().code(), error.message()), expected);
+    assert!(!pair.b.log().contains("canary of"), "{}", pair.b.log());
+    b.batch_execute("ALTER FUNCTION public.evil OWNER TO postgres").unwrap();
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
 }
