@@ -3,6 +3,7 @@
 
 mod acting;
 mod answering;
+mod entries;
 mod forging;
 mod overloading;
 mod owning;
