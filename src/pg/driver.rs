@@ -91,7 +91,7 @@ pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
     {
         let Err(error) = call(&drive) else { return };
         log::move_failed(name, &error.message);
-        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2, $3, $4)";
+        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text)";
         let arguments = [name.into(), driver.into(), error.code.into(), error.message.into()];
         let mut wait = ask::<i64>(failed, &arguments).unwrap_or(0);
         let waits = "SELECT insta_ids_internal.move_waits($1::pg_catalog.name)";

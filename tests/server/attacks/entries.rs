@@ -62,7 +62,7 @@ const PUBLIC: &[(&str, &str)] = &[
     ("insta_ids.map", "a_lock_on_a_view_of_users_stops_no_function"),
 ];
 
-/// The tests that there are: functions in files of tests, and files of pg_regress.
+/// The tests that there are: functions in files of tests, and files of `pg_regress`.
 fn tests(directory: &Path, found: &mut String) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -71,7 +71,7 @@ fn tests(directory: &Path, found: &mut String) -> io::Result<()> {
         } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("attacks/entries.rs") {
             found.push_str(&fs::read_to_string(path)?);
         } else if path.extension().is_some_and(|kind| kind == "sql") {
-            found.push_str(&format!("fn {}()", path.file_name().unwrap().to_string_lossy()));
+            found.extend(["fn ", &path.file_name().unwrap().to_string_lossy(), "()"]);
         }
     }
     Ok(())

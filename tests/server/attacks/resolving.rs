@@ -9,13 +9,13 @@
 //! - Texts that are read as names when the statement runs, as by `to_regclass` and casts to `regclass`.
 //! - Casts and collations. No statement can name the schema of a cast; a cast from or to a type of another role can be that
 //!   role's. plpgsql's own casts, such as those of an assignment, are looked up by type and not by the search path.
-//! - SQL in the library. `pg::locks` and `pg::worker` have one statement each, and `pg::driver` has a few. Whatever
-//!   `pg::owner` runs has a pinned search path.
+//! - Texts that the library makes of others. `pg::owner` runs them with a pinned search path.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use postgres::Client;
-use support::{Cluster, POISONED_PATH, has, poison, texts};
+use support::{Cluster, POISONED_PATH, checkout, has, poison, texts};
 
 /// Those functions of the extension that look names up when they run, with the search path of the caller. Names in the library
 /// and in the body of a function that begins with BEGIN ATOMIC or RETURN are already bound.
@@ -185,17 +185,40 @@ fn statements_of_the_script_run_with_a_pinned_path() {
     }
 }
 
-/// The statement that the library runs with the caller's search path qualifies its names, too.
+/// The statements that begin in the library qualify their names, too: those of its workers, and one for the caller's search path.
 #[test]
-fn a_schema_is_held_under_a_poisoned_path() {
-    let cluster = Cluster::start("poisoned_hold");
+fn statements_of_the_library_qualify_every_name() {
+    let cluster = Cluster::start("library");
     let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.init(10); CREATE TABLE t ()").unwrap();
     poison(&mut client);
-    client.batch_execute("CREATE TABLE t ()").unwrap();
+    client.batch_execute(&format!("SET search_path = {POISONED_PATH}")).unwrap();
+    let mut statements = BTreeSet::new();
+    for file in fs::read_dir(checkout().join("src/pg"))
+        .unwrap()
+        .chain(fs::read_dir(checkout().join("src/api")).unwrap())
+    {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap_or_default();
+        let literals =
+            text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|line| line.split('"'));
+        let sql = ["SELECT ", "CALL ", "INSERT ", "UPDATE ", "DELETE "];
+        statements.extend(
+            literals
+                .filter(|literal| sql.iter().any(|verb| literal.starts_with(verb)))
+                .map(|literal| literal.replace("{name}", "insta_ids_1_1").replace("{}", "1")),
+        );
+    }
+    assert!(statements.len() > 5, "{statements:?}");
+    for statement in &statements {
+        // A CALL cannot be prepared. No move has this name, so it does nothing.
+        let prepared = if statement.starts_with("CALL ") {
+            statement.clone()
+        } else {
+            format!("PREPARE s AS {statement}; DEALLOCATE s")
+        };
+        client.batch_execute(&prepared).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+    }
     client
-        .batch_execute(&format!(
-            "SET search_path = {POISONED_PATH};
-             SELECT insta_ids_internal.hold_schema_of('public.t'::pg_catalog.regclass)"
-        ))
+        .batch_execute("SELECT insta_ids_internal.hold_schema_of('public.t'::pg_catalog.regclass)")
         .unwrap();
 }

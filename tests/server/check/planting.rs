@@ -76,7 +76,7 @@ const HINTS: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// The hints that are statements, word by word. Each repairs what was found, also where other operators and types come first
-/// in the search_path.
+/// in the `search_path`.
 #[test]
 fn statements_have_only_names_and_numbers() {
     let tables = r#"
@@ -223,11 +223,9 @@ fn no_hint_has_code_of_another_shard() {
             "DROP POLICY p ON %1$I.photos",
         ),
     ] {
-        let everywhere = |statement: &str, shards: &[i32]| -> String {
-            shards
-                .iter()
-                .map(|shard| format!("{};", statement.replace("%1$I", &format!("insta{shard}"))))
-                .collect()
+        let everywhere = |statement: &str, shards: &[i32]| {
+            let in_shard = |shard: &i32| statement.replace("%1$I", &format!("insta{shard}")) + ";";
+            shards.iter().map(in_shard).collect::<String>()
         };
         client.batch_execute("BEGIN").unwrap();
         client

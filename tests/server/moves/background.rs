@@ -90,7 +90,7 @@ fn a_call_joins_a_move_that_was_prepared_meanwhile() {
 fn a_move_survives_restarts() {
     let pair = Pair::start("restarted");
     preload(&pair.b);
-    pair.a.connect().batch_execute(&format!("{INSERT}")).unwrap();
+    pair.a.connect().batch_execute(INSERT).unwrap();
     for disturbance in ["pg_cancel_backend", "pg_terminate_backend", "a", "b"] {
         let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
         a.batch_execute(KEEP).unwrap();
