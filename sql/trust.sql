@@ -16,16 +16,17 @@ BEGIN ATOMIC
 END;
 
 -- Returns the first object of another role that runs or changes code in statements over these relations, or no row. The object's
--- owner lacks rights of the caller. The relations' parts count, such as indexes, triggers and partitions, and so does everything
--- that relations and parts use: functions, operators and types, in any schema.
-CREATE OR REPLACE FUNCTION insta_ids_internal.code_of_others(relations oid[])
+-- owner lacks rights of the caller, or of a superuser if `as_superuser`. The relations' parts count, such as indexes, triggers and
+-- partitions, and so does everything that relations and parts use: functions, operators and types, in any schema.
+CREATE OR REPLACE FUNCTION insta_ids_internal.code_of_others(relations oid[], as_superuser boolean DEFAULT false)
     RETURNS TABLE (object text, type text, identity text, role name)
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
     others CONSTANT oid[] := ARRAY(
         WITH owners AS MATERIALIZED (SELECT DISTINCT c.owner FROM insta_ids_internal.code() c)
-        SELECT o.owner FROM owners o WHERE NOT insta_ids_internal.is_trusted(pg_get_userbyid(o.owner)));
+        SELECT o.owner FROM owners o JOIN pg_roles r ON r.oid = o.owner
+        WHERE NOT CASE WHEN as_superuser THEN r.rolsuper ELSE insta_ids_internal.is_trusted(r.rolname) END);
 BEGIN
     -- In many databases, no such role has any object.
     IF others = '{}' THEN

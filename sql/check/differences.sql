@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.check_references(shards integer[])
 AS $$
 DECLARE
     minting CONSTANT oid[] := insta_ids_internal.id_functions();
-    config CONSTANT insta_ids.config := insta_ids_internal.require_config();
+    config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
 BEGIN
     RETURN QUERY
     SELECT m.shard, 'warning', 'missing_check', format('%s.%I', m.relation, m."column"),

@@ -4,40 +4,6 @@
 -- consists of names, numbers and types of pg_catalog, which are columns of the catalog, and its types, functions and operators
 -- are qualified. It contains no expression and no definition, because these are code of the role that wrote them.
 
--- Returns a role that is no superuser and owns code that a statement on the relation may run, or NULL. Follows the relation's
--- columns, indexes, constraints, defaults, triggers, rules, policies, statistics, child tables and tables that refer to it, and
--- what all these use.
-CREATE OR REPLACE FUNCTION insta_ids_internal.code_owner(relation oid) RETURNS name
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN (
-        WITH RECURSIVE used AS (
-            SELECT 'pg_class'::regclass::oid AS classid, relation AS objid
-            UNION
-            SELECT n.classid, n.objid
-            FROM used u
-            CROSS JOIN LATERAL (
-                SELECT d.refclassid, d.refobjid FROM pg_depend d
-                WHERE d.classid = u.classid AND d.objid = u.objid
-                    AND d.refclassid NOT IN ('pg_namespace'::regclass, 'pg_extension'::regclass)
-                UNION ALL
-                -- Parts depend on their whole automatically or internally. Child tables, and foreign keys of other tables, depend
-                -- normally.
-                SELECT d.classid, d.objid FROM pg_depend d
-                WHERE d.refclassid = u.classid AND d.refobjid = u.objid
-                    AND (d.deptype IN ('a', 'i', 'P', 'S')
-                        OR d.refclassid = 'pg_class'::regclass AND d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass))
-            ) n (classid, objid)
-        )
-        SELECT min(r.rolname)
-        FROM used u
-        JOIN pg_shdepend o ON o.classid = u.classid AND o.objid = u.objid AND o.deptype = 'o'
-            AND o.dbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-        JOIN pg_roles r ON r.oid = o.refobjid AND NOT r.rolsuper);
-END
-$$;
-
 -- Returns a statement on a relation as a hint. If the owner is no superuser, the hint names the owner, because the statement may
 -- run the owner's code. If a superuser's relation uses code of another role, returns only advice. `relation` may be NULL.
 CREATE OR REPLACE FUNCTION insta_ids_internal.for_owner(owner oid, relation oid, statement text) RETURNS text
@@ -49,7 +15,7 @@ BEGIN
     IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = owner) THEN
         RETURN format('As role %s: %s', owner::regrole, statement);
     END IF;
-    other := insta_ids_internal.code_owner(relation);
+    SELECT c.role INTO other FROM insta_ids_internal.code_of_others(ARRAY[relation], true) c;
     RETURN CASE WHEN other IS NULL THEN statement
         ELSE format('A statement on this relation can run code of role %I with your rights. Read that code first.', other) END;
 END
