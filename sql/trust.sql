@@ -15,10 +15,11 @@ BEGIN ATOMIC
     FROM insta_ids_internal.shard_schema s JOIN pg_catalog.pg_namespace n ON n.oid = s.oid;
 END;
 
--- Returns the first object of another role that runs or changes code in statements over these relations, or no row. The object's
--- owner lacks rights of the caller, or of a superuser if `as_superuser`. The relations' parts count, such as indexes, triggers and
--- partitions, and so does everything that relations and parts use: functions, operators and types, in any schema.
-CREATE OR REPLACE FUNCTION insta_ids_internal.code_of_others(relations oid[], as_superuser boolean DEFAULT false)
+-- Returns the first object of another role that runs or changes code in statements over these relations or types, or no row. The
+-- object's owner lacks rights of the caller, or of a superuser if `as_superuser`. Parts count, such as indexes, triggers and
+-- partitions, and so does everything that objects and parts use: functions, operators and types, in any schema.
+CREATE OR REPLACE FUNCTION insta_ids_internal.code_of_others(
+        objects oid[], class regclass DEFAULT 'pg_class', as_superuser boolean DEFAULT false)
     RETURNS TABLE (object text, type text, identity text, role name)
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -35,10 +36,11 @@ BEGIN
     RETURN QUERY
     WITH RECURSIVE used (class, oid) AS (
         (
-            SELECT 'pg_class'::regclass::oid, r FROM unnest(relations) r
+            SELECT code_of_others.class::oid, o FROM unnest(objects) o
             UNION
             SELECT 'pg_namespace'::regclass, s.oid
-            FROM pg_class c JOIN insta_ids_internal.shard_schema s ON s.oid = c.relnamespace WHERE c.oid = ANY (relations)
+            FROM pg_class c JOIN insta_ids_internal.shard_schema s ON s.oid = c.relnamespace
+            WHERE code_of_others.class = 'pg_class'::regclass AND c.oid = ANY (objects)
             UNION
             -- Nothing depends on PostgreSQL's own types, so casts and default operator classes of these types are found here.
             SELECT d.classid, d.objid
@@ -92,14 +94,14 @@ BEGIN
 END
 $$;
 
--- Raises an error if statements over these relations run code of a role that lacks rights of the caller.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_code(relations oid[]) RETURNS void
+-- Raises an error if statements over these relations or types run code of a role that lacks rights of the caller.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_code(objects oid[], class regclass DEFAULT 'pg_class') RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     other record;
 BEGIN
-    SELECT * INTO other FROM insta_ids_internal.code_of_others(relations);
+    SELECT * INTO other FROM insta_ids_internal.code_of_others(objects, class);
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',

@@ -15,7 +15,7 @@ BEGIN
     IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = owner) THEN
         RETURN format('As role %s: %s', owner::regrole, statement);
     END IF;
-    SELECT c.role INTO other FROM insta_ids_internal.code_of_others(ARRAY[relation], true) c;
+    SELECT c.role INTO other FROM insta_ids_internal.code_of_others(ARRAY[relation], as_superuser => true) c;
     RETURN CASE WHEN other IS NULL THEN statement
         ELSE format('A statement on this relation can run code of role %I with your rights. Read that code first.', other) END;
 END

@@ -117,13 +117,15 @@ BEGIN
 END
 $$;
 
--- Runs statements on the connected node, and returns the one value that they return.
-CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text, connection text DEFAULT 'insta_ids') RETURNS jsonb
+-- Runs statements on the connected node, and returns the one value that they return. Raises an error if they have not ended after
+-- `timeout_ms`; 0 is no limit.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_node(question text, connection text DEFAULT 'insta_ids', timeout_ms integer DEFAULT 0)
+    RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM insta_ids_internal.begin_to_ask_node(question, connection);
-    RETURN insta_ids_internal.await_node(connection)::jsonb;
+    RETURN insta_ids_internal.await_node(connection, timeout_ms)::jsonb;
 END
 $$;
 
@@ -149,8 +151,9 @@ BEGIN
         BEGIN
             PERFORM insta_ids_internal.connect_node(node);
             -- A session there may hold the map's lock for long.
-            PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(set_config(''lock_timeout'', ''2s'', false))');
-            PERFORM insta_ids_internal.ask_node(format('SELECT to_jsonb(true) FROM insta_ids.apply_map(%L)', map));
+            PERFORM insta_ids_internal.ask_node(
+                format('SET lock_timeout = ''2s''; SELECT to_jsonb(true) FROM insta_ids.apply_map(%L)', map),
+                timeout_ms => insta_ids_internal.node_timeout_ms());
         EXCEPTION WHEN OTHERS THEN
             RAISE NOTICE 'node "%" has not taken the map: %', node, SQLERRM;
         END;

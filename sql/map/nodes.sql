@@ -35,13 +35,19 @@ END
 $$;
 
 -- Gives the map a new version when its tables change, and makes all sessions read it again. Raises an error for an unsafe
--- connection string.
+-- connection string, and unless the role is a superuser: superusers connect to the nodes, and run migrations that come from them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.bump_map_version() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM insta_ids_internal.forget_map();
     IF TG_TABLE_NAME = 'node' THEN
+        IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'insufficient_privilege',
+                MESSAGE = 'must be superuser to change the nodes of the map',
+                DETAIL = 'Superusers connect to the nodes.';
+        END IF;
         PERFORM insta_ids_internal.require_safe_dsn(n.dsn) FROM insta_ids_internal.node n;
     END IF;
     -- A statement that only inserts may come from a dump, and the dump contains the version. Other changes also fire the

@@ -79,15 +79,18 @@ DECLARE
     truncates CONSTANT smallint := 32;
     other record;
 BEGIN
-    SELECT t.tgname, r.relation, pg_get_userbyid(p.proowner) AS role INTO other
+    SELECT t.tgname, r.relation, pg_describe_object(c.class, c.oid, 0) AS object, pg_get_userbyid(c.owner) AS role INTO other
     FROM insta_ids_internal.shard_relation r
     JOIN pg_trigger t ON t.tgrelid = r.relation AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & truncates <> 0
-    JOIN pg_proc p ON p.oid = t.tgfoid AND NOT insta_ids_internal.is_trusted(pg_get_userbyid(p.proowner))
+    -- A trigger uses its function, and what its condition calls.
+    JOIN pg_depend d ON d.classid = 'pg_trigger'::regclass AND d.objid = t.oid AND d.refclassid <> 'pg_class'::regclass
+    JOIN insta_ids_internal.code() c ON c.class = d.refclassid AND c.oid = d.refobjid
+        AND NOT insta_ids_internal.is_trusted(pg_get_userbyid(c.owner))
     WHERE r.shard = ANY (shards) ORDER BY r.relation::text, t.tgname LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('trigger "%s" of table %s calls a function of role "%s"', other.tgname, other.relation, other.role),
+            MESSAGE = format('trigger "%s" of table %s uses %s of role "%s"', other.tgname, other.relation, other.object, other.role),
             DETAIL = 'It fires for TRUNCATE, with which the move empties the table, and would run with your rights.',
             HINT = 'Drop the trigger by a migration, or let a superuser own the function.';
     END IF;
@@ -223,8 +226,25 @@ BEGIN
 END
 $$;
 
+-- Returns the types of a partition key's columns. If the key has an expression, returns all types that the table uses.
+CREATE OR REPLACE FUNCTION insta_ids_internal.key_types(partitioned regclass) RETURNS oid[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT a.atttypid
+        FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs::smallint[])
+        WHERE p.partrelid = partitioned
+        UNION
+        SELECT d.refobjid
+        FROM pg_partitioned_table p JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = p.partrelid
+        WHERE p.partrelid = partitioned AND 0 = ANY (p.partattrs::smallint[]) AND d.refclassid = 'pg_type'::regclass);
+END
+$$;
+
 -- Gives the partitioned tables of a shard exactly these partitions. From the source, it uses only literals and names of
--- columns, so the source cannot run code here. Raises an error for any other text.
+-- columns, so the source cannot run code here. Raises an error for any other text, or if PostgreSQL would convert the literals to a
+-- type of a role that lacks the caller's rights: domains have checks.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_partitions(shard integer, partitions jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on
 AS $$
@@ -247,6 +267,7 @@ BEGIN
         SELECT p FROM jsonb_array_elements(partitions) WITH ORDINALITY p (p, n)
         WHERE p NOT IN (SELECT o FROM jsonb_array_elements(own) o) ORDER BY n
     LOOP
+        PERFORM insta_ids_internal.require_own_code(insta_ids_internal.key_types(to_regclass(format('%I.%I', schema, partition ->> 0))), 'pg_type');
         columns := (
             SELECT string_agg(quote_ident(k.name), ', ' ORDER BY k.place)
             FROM jsonb_array_elements_text(nullif(partition -> 3, 'null')) WITH ORDINALITY k (name, place) WHERE k.place > 1);

@@ -102,13 +102,24 @@ find_open(const char *name)
 }
 
 /*
+ * Returns a copy of a text of the other node, in this database's encoding, or NULL.
+ */
+static char *
+valid_text(const char *text)
+{
+	if (text == NULL)
+		return NULL;
+	return pg_verifymbstr(text, strlen(text), true) ? pchomp(text) : pstrdup("The text is not valid in this database's encoding.");
+}
+
+/*
  * Closes a connection that has failed, and raises the error.  The message has a place for the node.
  */
 static void
 fail(Remote *remote, int code, const char *message)
 {
 	char	   *node = pstrdup(remote->node);
-	char	   *why = pchomp(PQerrorMessage(remote->conn));
+	char	   *why = valid_text(PQerrorMessage(remote->conn));
 
 	forget(remote);
 	ereport(ERROR,
@@ -146,6 +157,20 @@ await(Remote *remote, int events, int64 until)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
+}
+
+/*
+ * Reads what has arrived.  Notifications are not asked for, and libpq would keep them.
+ */
+static void
+read_input(Remote *remote)
+{
+	PGnotify   *notification;
+
+	if (PQconsumeInput(remote->conn) != 1)
+		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
+	while ((notification = PQnotifies(remote->conn)) != NULL)
+		PQfreemem(notification);
 }
 
 static void
@@ -251,8 +276,7 @@ insta_ids_begin_to_ask_node(PG_FUNCTION_ARGS)
 	while ((left = PQflush(remote->conn)) > 0)
 	{
 		await(remote, WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE, NO_LIMIT);
-		if (PQconsumeInput(remote->conn) != 1)
-			fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
+		read_input(remote);
 	}
 	if (left < 0)
 		fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
@@ -262,28 +286,33 @@ insta_ids_begin_to_ask_node(PG_FUNCTION_ARGS)
 /* An error of the other node, copied from its result. */
 typedef struct RemoteError
 {
-	char	   *code;
+	int			code;
 	char	   *message;
 	char	   *detail;
 	char	   *hint;
 } RemoteError;
 
-static char *
-field(const PGresult *result, int code)
+/*
+ * Handlers of errors do not catch a canceled statement or a failed assertion, and a server that shuts down is not this one.  Here,
+ * these are failures of the node.
+ */
+static int
+code_here(const char *code)
 {
-	char	   *value = PQresultErrorField(result, code);
+	int			sqlstate = strlen(code) == 5 ? MAKE_SQLSTATE(code[0], code[1], code[2], code[3], code[4]) : 0;
 
-	return value != NULL ? pstrdup(value) : NULL;
+	if (ERRCODE_TO_CATEGORY(sqlstate) == 0 || sqlstate == ERRCODE_ASSERT_FAILURE
+		|| ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_OPERATOR_INTERVENTION)
+		return ERRCODE_CONNECTION_EXCEPTION;
+	return sqlstate;
 }
 
 static void
 raise_as_here(const Remote *remote, const RemoteError *error)
 {
-	const char *code = error->code;
-
 	ereport(ERROR,
-			(errcode(strlen(code) == 5 ? MAKE_SQLSTATE(code[0], code[1], code[2], code[3], code[4]) : ERRCODE_CONNECTION_FAILURE),
-			 errmsg_internal("%s", error->message),
+			(errcode(error->code),
+			 errmsg_internal("%s", error->message != NULL ? error->message : "unknown error"),
 			 error->detail != NULL ? errdetail_internal("%s", error->detail) : 0,
 			 error->hint != NULL ? errhint("%s", error->hint) : 0,
 			 errcontext("statement on node \"%s\"", remote->node)));
@@ -313,8 +342,7 @@ insta_ids_rows_from_node(PG_FUNCTION_ARGS)
 		while (PQisBusy(remote->conn))
 		{
 			await(remote, WL_SOCKET_READABLE, until);
-			if (PQconsumeInput(remote->conn) != 1)
-				fail(remote, ERRCODE_CONNECTION_FAILURE, "lost the connection to node \"%s\"");
+			read_input(remote);
 		}
 		result = PQgetResult(remote->conn);
 		if (result == NULL)
@@ -328,10 +356,10 @@ insta_ids_rows_from_node(PG_FUNCTION_ARGS)
 		else if (status == PGRES_FATAL_ERROR && error == NULL && PQresultErrorField(result, PG_DIAG_SQLSTATE) != NULL)
 		{
 			error = palloc(sizeof(RemoteError));
-			error->code = field(result, PG_DIAG_SQLSTATE);
-			error->message = field(result, PG_DIAG_MESSAGE_PRIMARY);
-			error->detail = field(result, PG_DIAG_MESSAGE_DETAIL);
-			error->hint = field(result, PG_DIAG_MESSAGE_HINT);
+			error->code = code_here(PQresultErrorField(result, PG_DIAG_SQLSTATE));
+			error->message = valid_text(PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));
+			error->detail = valid_text(PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL));
+			error->hint = valid_text(PQresultErrorField(result, PG_DIAG_MESSAGE_HINT));
 		}
 		PQclear(result);
 		if (status == PGRES_SINGLE_TUPLE)

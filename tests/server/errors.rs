@@ -148,7 +148,7 @@ fn messages_of_c() -> Messages {
                 continue;
             };
             let is_raised = before.contains("ereport(ERROR") || before.contains("fail(");
-            let (condition, rest) = condition.split_once([')', ',']).unwrap();
+            let Some((condition, rest)) = condition.split_once([')', ',']) else { continue };
             if let Some(literal) = literals(rest.trim_start_matches([',', ')', ' ', '\n', '\t']), '"').first()
                 && is_raised
                 && !["out of memory", "%s"].contains(&literal.as_str())

@@ -35,6 +35,16 @@ fn one_bad_node_does_not_hide_the_others() {
         assert_eq!(error.message(), "node \"b\" does not answer", "{nonsense}");
         a.batch_execute("SELECT insta_ids.rebalance_plan(exclude => '{b}')").unwrap();
     }
+    // Errors that no handler would catch if they were of this server.
+    for code in ["57014", "P0004", "57P01"] {
+        b.batch_execute(&format!(
+            "CREATE OR REPLACE FUNCTION insta_ids_internal.node_report(with_shards boolean) RETURNS jsonb LANGUAGE plpgsql AS
+                $$BEGIN RAISE 'no' USING ERRCODE = '{code}'; END$$"
+        ))
+        .unwrap();
+        let fleet = "SELECT concat_ws(' ', node, is_reachable, shards, reason) FROM insta_ids.fleet('10 ms')";
+        assert_eq!(texts(&mut a, fleet), ["a t 4", "b f no"], "{code}");
+    }
     // It answers too late, but the others are not waited for as long as it.
     b.batch_execute(&report("to_jsonb(pg_sleep(60)::text)")).unwrap();
     a.batch_execute("SET insta_ids.node_timeout = '1s'").unwrap();
@@ -80,6 +90,20 @@ fn a_silent_server_is_waited_for_as_long_as_its_connection_string_says() {
         let took = begun.elapsed().as_secs();
         assert!((least..most).contains(&took), "{dsn}: {took} s");
     }
+}
+
+/// A move that has handed over tells the others, and does not wait for one of them forever.
+#[test]
+fn a_node_that_never_takes_the_map_does_not_keep_a_move_open() {
+    let pair = Pair::start("never_taken");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(
+        "CREATE OR REPLACE FUNCTION insta_ids.apply_map(map jsonb) RETURNS void LANGUAGE sql AS $$SELECT pg_sleep(300)$$",
+    )
+    .unwrap();
+    b.batch_execute("SET insta_ids.node_timeout = '1s'; SET statement_timeout = '60s'").unwrap();
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta_ids.moves"), 0);
 }
 
 /// No map makes that of this server one that cannot change any more.

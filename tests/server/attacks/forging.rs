@@ -55,6 +55,38 @@ fn a_provisioner_cannot_write_rows_about_shards_of_others() {
     client.batch_execute("SELECT insta_ids.fence(5), insta_ids.unfence(5), insta_ids.drop_shard(5)").unwrap();
 }
 
+/// A connection string decides which files libpq reads on the server, and from whom a superuser takes migrations.
+#[test]
+fn only_superusers_change_the_nodes() {
+    let cluster = Cluster::start("nodes_forged");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE ROLE forger; GRANT CREATE ON DATABASE postgres TO forger; SELECT insta_ids.grant_provisioning('forger');
+             CREATE ROLE writer; GRANT pg_read_all_data, pg_write_all_data TO writer; GRANT USAGE ON SCHEMA insta_ids_internal TO writer;
+             SELECT insta_ids.init(10), insta_ids.add_node('a', 'host=a'), insta_ids.add_node('b', 'host=b')",
+        )
+        .unwrap();
+    for role in ["forger", "writer"] {
+        client.batch_execute(&format!("SET ROLE {role}")).unwrap();
+        for forged in [
+            "SELECT insta_ids.add_node('c', 'host=evil')",
+            "SELECT insta_ids.add_node('a', 'host=evil')",
+            "SELECT insta_ids.drop_node('a')",
+            "INSERT INTO insta_ids_internal.node VALUES ('c', 'host=evil', 9)",
+            "UPDATE insta_ids_internal.node SET dsn = 'host=evil' WHERE node = 'a'",
+            "UPDATE insta_ids_internal.node SET node = 'c' WHERE node = 'a'",
+            "DELETE FROM insta_ids_internal.node",
+            "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"nodes_version\": 99, \"ranges\": [[0, 9, \"a\", 99]]}', '{nodes,0,dsn}', '\"host=evil\"'))",
+        ] {
+            let error = refused(&mut client, forged);
+            let expected = ("42501", "must be superuser to change the nodes of the map");
+            assert_eq!((error.code().code(), error.message()), expected, "{role}: {forged}");
+        }
+    }
+    client.batch_execute("SET ROLE forger; SELECT insta_ids.assign(0, 9, 'a')").unwrap();
+}
+
 /// What a role that may provision writes about its own shards has no effect on the shards of other roles.
 #[test]
 fn rows_about_ones_own_shards_reach_no_other_shard() {
