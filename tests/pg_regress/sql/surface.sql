@@ -54,7 +54,7 @@ FROM pg_namespace WHERE nspname IN ('insta_ids', 'insta_ids_internal')
 UNION ALL
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'r' THEN 'table' ELSE relkind::text END, relname, regexp_replace(relacl::text, 'postgres=[^,]*,', ''), obj_description(oid, 'pg_class')
 FROM pg_class WHERE relnamespace IN ('insta_ids'::regnamespace, 'insta_ids_internal'::regnamespace) AND relkind <> 'i'
-ORDER BY 1, 2;
+ORDER BY 1, 2, 3;
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'insta_ids.stat_ids'::regclass AND attnum > 0 ORDER BY attnum;
 SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'insta_ids_internal.partitioned_table'::regclass;
