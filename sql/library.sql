@@ -30,6 +30,15 @@ BEGIN
 END
 $$;
 
+-- Returns whether the current role is a superuser.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_superuser() RETURNS boolean
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user);
+END
+$$;
+
 -- Returns the roles that may create objects in a schema and are not superusers, or NULL if there are none. PostgreSQL may call
 -- a function of these roles instead of the extension's if a call does not give the full name and types.
 CREATE OR REPLACE FUNCTION insta_ids_internal.creators(schema name) RETURNS text

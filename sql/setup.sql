@@ -29,7 +29,7 @@ DECLARE
     other name;
 BEGIN
     -- A restore by a superuser may load rows before their schemas exist.
-    IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF insta_ids_internal.is_superuser() THEN
         RETURN coalesce(NEW, OLD);
     END IF;
     prefix := (insta_ids_internal.require_config()).prefix;

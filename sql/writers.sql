@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_writer_change() RETURNS tri
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF NOT insta_ids_internal.is_superuser() THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = 'must be superuser to change the writer slot of a database';

@@ -39,8 +39,8 @@ BEGIN
 END
 $$;
 
--- Begins to ask a connected node for its name. Roles that write the map choose where a connection string leads, so nothing is called
--- there before it is known to be the extension's. The role may have settings of its own there.
+-- Begins to ask a connected node for its name. A connection string can lead to a wrong database, so no function is called before it
+-- is known to be the extension's. The role may have settings of its own there.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_greet_node(connection text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -161,11 +161,6 @@ BEGIN
 END
 $$;
 
--- Returns an error and its detail in one line, as the reason why a node gave no answer.
-CREATE OR REPLACE FUNCTION insta_ids_internal.reason(message text, detail text) RETURNS text
-    IMMUTABLE PARALLEL SAFE LANGUAGE sql
-    RETURN pg_catalog.concat_ws(': ', message, nullif(pg_catalog.btrim(detail), ''));
-
 -- Asks all nodes of the map, including this one, at the same time. The answer of each is one JSON object, and is returned as a row
 -- of the type of `shape`. A node has a reason instead if it does not answer within insta_ids.node_timeout, if it waits for a lock for
 -- 5 s, or if its answer is no such row. `clock_offset` is how far the clock there is ahead of the clock here.
@@ -184,7 +179,7 @@ DECLARE
     detail text;
     asked_at timestamptz;
 BEGIN
-    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF NOT insta_ids_internal.is_superuser() THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = 'must be superuser to ask the nodes of the map';
     END IF;
     -- Each task only begins something in all nodes, so that they work at the same time.

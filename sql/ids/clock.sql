@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_lease_change() RETURNS trig
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF TG_OP <> 'INSERT' OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF TG_OP <> 'INSERT' OR NOT insta_ids_internal.is_superuser() THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = 'lease cannot be changed',

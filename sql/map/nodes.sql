@@ -42,7 +42,7 @@ AS $$
 BEGIN
     PERFORM insta_ids_internal.forget_map();
     IF TG_TABLE_NAME = 'node' THEN
-        IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        IF NOT insta_ids_internal.is_superuser() THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'insufficient_privilege',
                 MESSAGE = 'must be superuser to change the nodes of the map',

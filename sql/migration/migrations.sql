@@ -46,7 +46,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_author() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_superuser CONSTANT boolean := (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user);
+    is_superuser CONSTANT boolean := insta_ids_internal.is_superuser();
 BEGIN
     IF TG_OP <> 'INSERT' AND NOT is_superuser AND (OLD.is_by_superuser OR OLD.added_on IS NOT NULL
         OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = OLD.added_by AND NOT pg_has_role(r.oid, 'USAGE')))

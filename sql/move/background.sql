@@ -37,7 +37,7 @@ BEGIN
 END
 $$;
 
--- Has a background worker go on with a move.
+-- Has a background worker continue a move.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.go_on_in_background(
         move name, verify text, lock_timeout text, max_lag bigint, max_pause interval, await_standbys boolean)
     LANGUAGE plpgsql

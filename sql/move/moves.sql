@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_source() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF NOT insta_ids_internal.is_superuser() THEN
         IF NEW.step NOT IN ('offered', 'fenced', 'released') THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'insufficient_privilege',
@@ -29,7 +29,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_open_move() RETURNS trigge
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
+    IF NOT insta_ids_internal.is_superuser()
         AND (NEW.table_slots IS NOT NULL
             OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE (m.id, m.shards) = (NEW.id, NEW.shards)))
     THEN

@@ -169,7 +169,7 @@ END
 $$;
 
 -- Opens the shards of a move on the source again, after this server has given up the source's fence. The copy stays and follows
--- the source, so the next call goes on with it.
+-- the source, so the next call continues it.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.open_again(move name, from_node name)
     LANGUAGE plpgsql
 AS $$

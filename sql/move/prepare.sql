@@ -255,6 +255,8 @@ DECLARE
         $re$^(DEFAULT|FOR VALUES (IN %1$s|FROM %1$s TO %1$s|WITH \(modulus [0-9]+, remainder [0-9]+\)))\Z$re$, literals);
     own CONSTANT jsonb := insta_ids_internal.partitions_json(shard);
     partition jsonb;
+    parent regclass;
+    judged regclass[] := '{}';
     columns text;
 BEGIN
     FOR partition IN
@@ -267,7 +269,11 @@ BEGIN
         SELECT p FROM jsonb_array_elements(partitions) WITH ORDINALITY p (p, n)
         WHERE p NOT IN (SELECT o FROM jsonb_array_elements(own) o) ORDER BY n
     LOOP
-        PERFORM insta_ids_internal.require_own_code(insta_ids_internal.key_types(to_regclass(format('%I.%I', schema, partition ->> 0))), 'pg_type');
+        parent := to_regclass(format('%I.%I', schema, partition ->> 0));
+        IF parent <> ALL (judged) THEN
+            PERFORM insta_ids_internal.require_own_code(insta_ids_internal.key_types(parent), 'pg_type');
+            judged := judged || parent;
+        END IF;
         columns := (
             SELECT string_agg(quote_ident(k.name), ', ' ORDER BY k.place)
             FROM jsonb_array_elements_text(nullif(partition -> 3, 'null')) WITH ORDINALITY k (name, place) WHERE k.place > 1);

@@ -41,7 +41,7 @@ impl LeaseTable {
         Self::known().map_or_else(Self::look_up, Ok)
     }
 
-    /// The sequence of this session's database, if it need not be looked up.
+    /// The table of this session's database, if it need not be looked up.
     pub(crate) fn known() -> Option<Self> {
         let oid = OID.load(Ordering::Relaxed);
         (oid != 0).then(|| Self(oid.into()))
