@@ -1,7 +1,7 @@
 //! The extension, its owners, and what depends on them are dropped.
 
 use super::event_triggers::catalog;
-use super::{FINDINGS, MIGRATION, MINT, MORE, PHOTOS, make_shards, sound};
+use super::{FINDINGS, MIGRATION, MINT, MORE, PHOTOS, add_nodes, make_shards, provision_shards, sound};
 use postgres::error::SqlState;
 use support::shards::add;
 use support::{Cluster, blocks, clock_ahead, count, duplicates, ids, refused, texts};
@@ -156,7 +156,8 @@ fn owners_of_the_extension_and_of_shards_can_be_dropped() {
     of("boss")
         .batch_execute("CREATE EXTENSION insta_ids; SELECT insta_ids.grant_provisioning('first')")
         .unwrap();
-    make_shards(&mut of("first"));
+    provision_shards(&mut of("first"));
+    add_nodes(&mut client);
     let mint = "INSERT INTO insta1.photos (n) SELECT n FROM generate_series(1, 100) n";
     // Event triggers are superusers'.
     let error = refused(&mut client, "REASSIGN OWNED BY boss TO plain");

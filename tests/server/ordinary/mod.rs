@@ -35,13 +35,23 @@ pub(crate) const MIGRATION: &str =
 
 /// Four shards with rows, and a map that has them here.
 pub(crate) fn make_shards(client: &mut Client) {
+    provision_shards(client);
+    add_nodes(client);
+}
+
+/// Four shards with rows.
+pub(crate) fn provision_shards(client: &mut Client) {
     client.batch_execute("SELECT insta_ids.init(10)").unwrap();
     add(client, "0001", MIGRATION);
     client.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
+    client.batch_execute("INSERT INTO insta1.photos (n) SELECT n FROM generate_series(1, 100) n").unwrap();
+}
+
+/// A map of the shards of [`provision_shards`], which only a superuser may make.
+pub(crate) fn add_nodes(client: &mut Client) {
     client
         .batch_execute(
-            "INSERT INTO insta1.photos (n) SELECT n FROM generate_series(1, 100) n;
-             SELECT insta_ids.add_node('a', 'host=/nowhere'), insta_ids.add_node('b', 'host=/elsewhere'),
+            "SELECT insta_ids.add_node('a', 'host=/nowhere'), insta_ids.add_node('b', 'host=/elsewhere'),
                     insta_ids.assign(0, 8, 'a'), insta_ids.assign(9, 9, 'b')",
         )
         .unwrap();
