@@ -131,7 +131,9 @@ COMMENT ON FUNCTION insta_ids.install_plproxy(text) IS 'makes the functions by w
 
 -- The configuration has an entry for each node. Other entries lead to the nodes: one for each schema, or one for each of these
 -- columns. Strings of JSON are also strings of TOML.
-CREATE OR REPLACE FUNCTION insta_ids.export_pgdog(database text, id_columns text[] DEFAULT '{}', key_columns text[] DEFAULT '{}')
+CREATE OR REPLACE FUNCTION insta_ids.export_pgdog(
+    database text, id_columns text[] DEFAULT '{}', key_columns text[] DEFAULT '{}', text_key_columns text[] DEFAULT '{}',
+    uuid_key_columns text[] DEFAULT '{}')
     RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -169,7 +171,7 @@ BEGIN
             'database_name = ' || (next.parameters -> 'dbname')::text,
             format('shard = %s', next.ord));
     END LOOP;
-    IF id_columns || key_columns = '{}' THEN
+    IF id_columns || key_columns || text_key_columns || uuid_key_columns = '{}' THEN
         entries := entries || ARRAY(
             SELECT concat_ws(E'\n', '[[sharded_schemas]]', format('database = %s', to_json(database)),
                 format('name = %s', to_json(insta_ids.schema_of(s))), format('shard = %s', n.ord))
@@ -180,19 +182,22 @@ BEGIN
     ELSE
         entries := entries || ARRAY(
             SELECT concat_ws(E'\n', '[[sharded_tables]]', format('database = %s', to_json(database)),
-                format('column = %s', to_json(l.name)), 'data_type = "bigint"',
+                format('column = %s', to_json(c.name)), format('data_type = "%s"', l.data_type),
                 format('lookup_query = %s', to_json(format(lookup, l.shard))), 'lookup_result = "shard"')
-            FROM (
-                SELECT i.name, format('%s.id_shard($1%s)', insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(config.layout)), i.place
-                FROM unnest(id_columns) WITH ORDINALITY i (name, place) WHERE i.name IS NOT NULL
-                UNION ALL
-                SELECT k.name, 'insta_ids.shard_of($1)', cardinality(id_columns) + k.place
-                FROM unnest(key_columns) WITH ORDINALITY k (name, place) WHERE k.name IS NOT NULL
-            ) l (name, shard, place)
-            ORDER BY l.place);
+            -- PgDog sends the key as a text without a type.
+            FROM (VALUES
+                (1, id_columns, 'bigint', format('%s.id_shard($1::bigint%s)',
+                    insta_ids_internal.extension_schema(), insta_ids_internal.layout_argument(config.layout))),
+                (2, key_columns, 'bigint', 'insta_ids.shard_of($1::bigint)'),
+                (3, text_key_columns, 'varchar', 'insta_ids.shard_of_text($1::text)'),
+                (4, uuid_key_columns, 'uuid', 'insta_ids.shard_of_uuid($1::uuid)')
+            ) l (place, columns, data_type, shard)
+            CROSS JOIN unnest(l.columns) WITH ORDINALITY c (name, place)
+            WHERE c.name IS NOT NULL
+            ORDER BY l.place, c.place);
     END IF;
     RETURN array_to_string(entries, E'\n\n') || E'\n';
 END
 $$;
-COMMENT ON FUNCTION insta_ids.export_pgdog(text, text[], text[]) IS
+COMMENT ON FUNCTION insta_ids.export_pgdog(text, text[], text[], text[], text[]) IS
     'the part of PgDog''s configuration that follows the map';

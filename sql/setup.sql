@@ -184,26 +184,27 @@ COMMENT ON FUNCTION insta_ids.init(integer, name, @extschema@.id_layout) IS
 
 CREATE OR REPLACE FUNCTION insta_ids.shard_of(key bigint, shards integer) RETURNS integer
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'shard_of_wrapper';
+-- One name per type: drivers send parameters without a type, for which PostgreSQL prefers the overload of text to that of bigint.
 -- The key's bytes are hashed, so the result does not depend on its collation.
-CREATE OR REPLACE FUNCTION insta_ids.shard_of(key text, shards integer) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids.shard_of_text(key text, shards integer) RETURNS integer
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids.shard_of(pg_catalog.hashtextextended(key COLLATE pg_catalog."C", 0), shards);
-CREATE OR REPLACE FUNCTION insta_ids.shard_of(key uuid, shards integer) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids.shard_of_uuid(key uuid, shards integer) RETURNS integer
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids.shard_of(pg_catalog.uuid_hash_extended(key, 0), shards);
 
 CREATE OR REPLACE FUNCTION insta_ids.shard_of(key bigint) RETURNS integer
     STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids_internal.require_config()).shards);
-CREATE OR REPLACE FUNCTION insta_ids.shard_of(key text) RETURNS integer
-    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids_internal.require_config()).shards);
-CREATE OR REPLACE FUNCTION insta_ids.shard_of(key uuid) RETURNS integer
-    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of(key, (insta_ids_internal.require_config()).shards);
+CREATE OR REPLACE FUNCTION insta_ids.shard_of_text(key text) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of_text(key, (insta_ids_internal.require_config()).shards);
+CREATE OR REPLACE FUNCTION insta_ids.shard_of_uuid(key uuid) RETURNS integer
+    STABLE PARALLEL SAFE LANGUAGE sql RETURN insta_ids.shard_of_uuid(key, (insta_ids_internal.require_config()).shards);
 COMMENT ON FUNCTION insta_ids.shard_of(bigint) IS 'shard of a key: the key modulo the number of shards';
-COMMENT ON FUNCTION insta_ids.shard_of(text) IS 'shard of a key: its hash modulo the number of shards';
-COMMENT ON FUNCTION insta_ids.shard_of(uuid) IS 'shard of a key: its hash modulo the number of shards';
 COMMENT ON FUNCTION insta_ids.shard_of(bigint, integer) IS 'shard of a key: the key modulo the number of shards';
-COMMENT ON FUNCTION insta_ids.shard_of(text, integer) IS 'shard of a key: its hash modulo the number of shards';
-COMMENT ON FUNCTION insta_ids.shard_of(uuid, integer) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of_text(text) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of_text(text, integer) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of_uuid(uuid) IS 'shard of a key: its hash modulo the number of shards';
+COMMENT ON FUNCTION insta_ids.shard_of_uuid(uuid, integer) IS 'shard of a key: its hash modulo the number of shards';
 
 -- All roles may call this function, but few may use what it calls. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.schema_of(shard integer) RETURNS name

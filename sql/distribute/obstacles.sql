@@ -57,7 +57,7 @@ BEGIN ATOMIC
             'It has a column whose name begins with "insta_ids_", as those that distribute() adds to rows.'),
         (a.attname IS NULL, pg_catalog.format('It has no column "%s".', going.key)),
         (NOT a.attnotnull, pg_catalog.format('Column "%s" can be NULL, and then says no shard.', going.key)),
-        (going.parent IS NULL AND insta_ids_internal.key_type(insta_ids_internal.base_type(c.oid, a.attname)) IS NULL,
+        (going.parent IS NULL AND a.attname IS NOT NULL AND insta_ids_internal.shard_call(insta_ids_internal.base_type(c.oid, a.attname)) IS NULL,
             pg_catalog.format('Column "%s" has the type %s, for which there is no shard_of().', going.key,
                 pg_catalog.format_type(a.atttypid, a.atttypmod)))
     ) o (is_found, reason)

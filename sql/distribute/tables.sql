@@ -45,13 +45,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.base_type(relation oid, "column" n
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN insta_ids_internal.base_type_name(relation, "column")::regtype;
 
--- Returns the type of the argument of shard_of() for a column of this type, or NULL if there is none.
-CREATE OR REPLACE FUNCTION insta_ids_internal.key_type(type regtype) RETURNS text
+-- Returns the call that computes the shard for a key of this type, with placeholders for the key and the number of shards, or NULL
+-- if there is none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.shard_call(type regtype) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN CASE
-        WHEN type = ANY (ARRAY['smallint', 'integer', 'bigint']::regtype[]) THEN 'pg_catalog.int8'
-        WHEN type = ANY (ARRAY['text', 'character varying']::regtype[]) THEN 'pg_catalog.text'
-        WHEN type = 'uuid'::regtype THEN 'pg_catalog.uuid' END;
+        WHEN type = ANY (ARRAY['smallint', 'integer', 'bigint']::regtype[]) THEN 'insta_ids.shard_of(%s::pg_catalog.int8, %s)'
+        WHEN type = ANY (ARRAY['text', 'character varying']::regtype[]) THEN 'insta_ids.shard_of_text(%s::pg_catalog.text, %s)'
+        WHEN type = 'uuid'::regtype THEN 'insta_ids.shard_of_uuid(%s::pg_catalog.uuid, %s)' END;
 
 -- Returns the expression of the shard of a row of a source, whose alias is `alias`.
 CREATE OR REPLACE FUNCTION insta_ids_internal.shard_expression(source regclass, alias text) RETURNS text
@@ -74,9 +75,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.shard_of_key(going insta_ids_inter
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN format('insta_ids.shard_of(%s::%s, %s)', value,
-        insta_ids_internal.key_type(insta_ids_internal.base_type(going.source, going.key)),
-        (insta_ids_internal.require_config()).shards);
+    RETURN format(insta_ids_internal.shard_call(insta_ids_internal.base_type(going.source, going.key)),
+        value, (insta_ids_internal.require_config()).shards);
 END
 $$;
 

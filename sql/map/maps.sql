@@ -69,8 +69,8 @@ BEGIN
             'shard_of', (
                 SELECT jsonb_agg(jsonb_build_object('type', k.type, 'key', k.key, 'shard', CASE k.type
                     WHEN 'bigint' THEN insta_ids.shard_of(k.key::bigint, config.shards)
-                    WHEN 'uuid' THEN insta_ids.shard_of(k.key::uuid, config.shards)
-                    ELSE insta_ids.shard_of(k.key, config.shards) END))
+                    WHEN 'uuid' THEN insta_ids.shard_of_uuid(k.key::uuid, config.shards)
+                    ELSE insta_ids.shard_of_text(k.key, config.shards) END))
                 FROM (VALUES
                     ('bigint', '0'), ('bigint', '31341'), ('bigint', '-5'), ('bigint', '9223372036854775807'),
                     ('bigint', '-9223372036854775808'), ('text', ''), ('text', 'kevin'), ('text', 'user@example.com'),

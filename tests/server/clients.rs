@@ -1,4 +1,4 @@
-//! Clients that speak the binary format.
+//! What clients send and receive: the binary format, and parameters without a type.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +11,64 @@ use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use support::Chance;
 use support::blocks;
 use support::pair::Pair;
-use support::{Cluster, checkout};
+use support::{Cluster, checkout, refused, texts};
+
+/// Every public function takes parameters without a type as its own, for each number of arguments: none chooses another overload.
+#[test]
+fn parameters_without_a_type_are_those_of_the_function() {
+    let cluster = Cluster::start("untyped");
+    let mut client = cluster.connect();
+    let functions = client
+        .query(
+            "SELECT p.oid::regprocedure::text, p.pronamespace::regnamespace || '.' || quote_ident(p.proname), p.prokind = 'p',
+                    p.proargtypes::oid[], (p.pronargs - p.pronargdefaults)::integer
+             FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+             JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'insta_ids'
+             WHERE p.pronamespace <> 'insta_ids_internal'::regnamespace AND p.prorettype <> 'event_trigger'::regtype
+                -- Functions of a type take its bytes.
+                AND NOT 'internal'::regtype = ANY (p.proargtypes) AND NOT 'cstring'::regtype = ANY (p.proargtypes)",
+            &[],
+        )
+        .unwrap();
+    assert!(functions.len() > 60, "{}", functions.len());
+    for row in functions {
+        let (signature, name, is_procedure): (String, String, bool) = (row.get(0), row.get(1), row.get(2));
+        let (types, required): (Vec<u32>, i32) = (row.get(3), row.get(4));
+        for given in usize::try_from(required).unwrap()..=types.len() {
+            let parameters: Vec<_> = (1..=given).map(|n| format!("${n}")).collect();
+            let verb = if is_procedure { "CALL" } else { "SELECT" };
+            let call = format!("{verb} {name}({})", parameters.join(", "));
+            let prepared =
+                client.prepare(&call).unwrap_or_else(|error| panic!("{signature}: {call}: {error:?}"));
+            let chosen: Vec<_> = prepared.params().iter().map(Type::oid).collect();
+            assert_eq!(chosen, types[..given], "{signature}: {call}");
+        }
+    }
+}
+
+/// A key without a type is a bigint or an error, by every function of keys.
+#[test]
+fn a_key_without_a_type_is_a_bigint() {
+    let cluster = Cluster::start("untyped_keys");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.init(2000)").unwrap();
+    assert_eq!(
+        texts(&mut client, "SELECT (insta_ids.shard_of('31341'), insta_ids.shard_of(31341))::text"),
+        ["(1341,1341)"]
+    );
+    let error = refused(&mut client, "SELECT insta_ids.shard_of('kevin')");
+    assert_eq!(error.code(), &SqlState::INVALID_TEXT_REPRESENTATION);
+    let error = refused(&mut client, "SELECT insta_ids.shard_of('kevin'::text)");
+    assert_eq!(error.code(), &SqlState::UNDEFINED_FUNCTION);
+    let error = refused(&mut client, "SELECT insta_ids.shard_of_uuid('kevin')");
+    assert_eq!(error.code(), &SqlState::INVALID_TEXT_REPRESENTATION);
+    // A number that is stored as a text is not the number.
+    let texts = texts(
+        &mut client,
+        "SELECT (insta_ids.shard_of_text('31341'), insta_ids.shard_of_text('31341', 2000))::text",
+    );
+    assert_eq!(texts, ["(1298,1298)"]);
+}
 
 /// A layout as its bytes, whether it is one or not.
 #[derive(Debug, PartialEq)]

@@ -142,7 +142,9 @@ fn quoted(name: &str) -> (Cluster, Client) {
 #[test]
 fn pgdog_is_configured_by_the_map() {
     let (_cluster, mut client) = quoted("pgdog");
-    for (arguments, file) in [("", "schemas"), (", '{id,photo_id}', ARRAY['user \"id\"']", "lookups")] {
+    for (arguments, file) in
+        [("", "schemas"), (", '{id,photo_id}', ARRAY['user \"id\"'], '{email}', '{device}'", "lookups")]
+    {
         let exported =
             texts(&mut client, &format!("SELECT insta_ids.export_pgdog('my \"app\"'{arguments})")).remove(0);
         let golden = checkout().join(format!("tests/vectors/pgdog-{file}.toml"));
@@ -153,17 +155,26 @@ fn pgdog_is_configured_by_the_map() {
     for line in lookups.lines().filter_map(|line| line.strip_prefix("lookup_query = ")) {
         let query: String =
             texts(&mut client, &format!("SELECT $json${line}$json$::json #>> '{{}}'")).remove(0);
-        let server = |client: &mut Client, key: i64| {
-            client
-                .query_opt(&query.replace("$1", "$1::bigint"), &[&key])
-                .unwrap()
-                .map(|row| row.get::<_, i32>(0))
+        // As PgDog asks: with a text, without its type.
+        let mut server = |key: &str| {
+            let asked = query.replace("$1", &format!("'{key}'"));
+            client.query_opt(&asked, &[]).unwrap().map(|row| row.get::<_, i32>(0))
         };
-        let of = |shard: i64| if query.contains("id_shard") { shard << 10 } else { shard };
-        assert_eq!(
-            [0, 1, 2, 3].map(|shard| server(&mut client, of(shard))),
-            [Some(0), Some(0), Some(1), None]
-        );
+        let keys = if query.contains("id_shard") {
+            ["0", "1024", "2048", "3072"]
+        } else if query.contains("shard_of_text") {
+            ["user1", "user10", "user0", "user6"]
+        } else if query.contains("shard_of_uuid") {
+            [
+                "00000000-0000-0000-0000-000000000005",
+                "00000000-0000-0000-0000-000000000001",
+                "00000000-0000-0000-0000-000000000004",
+                "00000000-0000-0000-0000-000000000000",
+            ]
+        } else {
+            ["0", "1", "2", "3"]
+        };
+        assert_eq!(keys.map(&mut server), [Some(0), Some(0), Some(1), None], "{query}");
     }
 
     let export = "SELECT insta_ids.export_pgdog('app')";

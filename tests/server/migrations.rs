@@ -290,7 +290,7 @@ fn nothing_in_the_callers_search_path_is_called() {
         "SELECT insta_ids.add_migration('0003', 'CREATE INDEX CONCURRENTLY ON likes (a)', transactional => false)",
         "SELECT insta_ids.migration_script('0003')",
         "CALL insta_ids.migrate()",
-        "SELECT insta_ids.shard_of(5), insta_ids.shard_of('a'::pg_catalog.text), insta_ids.schema_of(5)",
+        "SELECT insta_ids.shard_of(5), insta_ids.shard_of_text('a'), insta_ids.schema_of(5)",
         "SELECT FROM insta_ids.shards, insta_ids.migration_status, insta_ids.progress",
         "SELECT insta_ids.drop_shard(5)",
         "INSERT INTO insta6.photos DEFAULT VALUES",

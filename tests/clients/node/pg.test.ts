@@ -61,6 +61,15 @@ test('JSON has ids as texts', async () => {
     assert.equal(json({ id, user: 'kevin' }), `{"id":"${id}","user":"kevin"}`)
 })
 
+test('a key is sent without a type', async () => {
+    const { rows } = await texts.query(
+        'SELECT insta_ids.shard_of($1) AS shard, insta_ids.shard_of($1, 8) AS of_eight, insta_ids.shard_of_text($2) AS of_text',
+        [31341, '31341'],
+    )
+    assert.deepEqual(rows, [{ shard: 45, of_eight: 5, of_text: 18 }])
+    await assert.rejects(texts.query('SELECT insta_ids.shard_of($1)', ['kevin']), { code: '22P02' })
+})
+
 test('js53 is made for Number', async () => {
     const { rows } = await texts.query(
         "INSERT INTO notes (body) SELECT 'note' FROM generate_series(1, 100) RETURNING id, to_jsonb(notes) AS note",

@@ -85,6 +85,15 @@ def test_shards(connection):
     stored(connection, [user := next(users)], [photos.add(connection, user)])
 
 
+def test_keys(connection):
+    # psycopg sends a text without a type, and a number with one.
+    query = "SELECT insta_ids.shard_of(%s), insta_ids.shard_of(%s, 8), insta_ids.shard_of_text(%s)"
+    for key in (1004, "1004"):
+        assert connection.execute(query, [key, key, str(key)]).fetchone() == (4, 4, 1)
+    with pytest.raises(errors.InvalidTextRepresentation):
+        connection.execute("SELECT insta_ids.shard_of(%s)", ["kevin"])
+
+
 def test_errors(connection):
     [(id,)] = connection.execute("SELECT insta5.next_id()")
     with pytest.raises(errors.CheckViolation) as error:

@@ -12,12 +12,12 @@ CALL insta_ids.migrate();
 -- But with the number of shards: floor modulo, and PostgreSQL's own hashes.
 SELECT insta_ids.shard_of(31341, 2000), insta_ids.shard_of(-5, 2000), insta_ids.shard_of(-9223372036854775808, 2000),
        insta_ids.shard_of(9223372036854775807, 8192), insta_ids.shard_of(7, 1);
-SELECT insta_ids.shard_of('abc', 2000), hashtextextended('abc', 0), insta_ids.shard_of('', 2000),
-       insta_ids.shard_of('550e8400-e29b-41d4-a716-446655440000'::uuid, 2000),
+SELECT insta_ids.shard_of_text('abc', 2000), hashtextextended('abc', 0), insta_ids.shard_of_text('', 2000),
+       insta_ids.shard_of_uuid('550e8400-e29b-41d4-a716-446655440000'::uuid, 2000),
        uuid_hash_extended('550e8400-e29b-41d4-a716-446655440000', 0);
 SELECT insta_ids.shard_of(5, 0);
-SELECT insta_ids.shard_of('abc', -1);
-SELECT insta_ids.shard_of(NULL::bigint, 5), insta_ids.shard_of('abc', NULL);
+SELECT insta_ids.shard_of_text('abc', -1);
+SELECT insta_ids.shard_of(NULL::bigint, 5), insta_ids.shard_of_text('abc', NULL);
 
 -- What cannot be set up.
 SELECT insta_ids.init(0);
@@ -42,8 +42,8 @@ UPDATE insta_ids_internal.config SET shards = 4000;
 DELETE FROM insta_ids_internal.config;
 TRUNCATE insta_ids_internal.config;
 
-SELECT insta_ids.shard_of(31341), insta_ids.shard_of(-5), insta_ids.shard_of('abc'),
-       insta_ids.shard_of('550e8400-e29b-41d4-a716-446655440000'::uuid);
+SELECT insta_ids.shard_of(31341), insta_ids.shard_of(-5), insta_ids.shard_of_text('abc'),
+       insta_ids.shard_of_uuid('550e8400-e29b-41d4-a716-446655440000'::uuid);
 SELECT insta_ids.schema_of(0), insta_ids.schema_of(1999), insta_ids.schema_of(NULL);
 SELECT insta_ids.schema_of(2000);
 SELECT insta_ids.schema_of(-1);

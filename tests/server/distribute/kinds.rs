@@ -44,7 +44,7 @@ const KINDS: [Kind; 7] = [
         target: "CREATE TABLE target (id uuid PRIMARY KEY, n integer)",
         changes: "UPDATE t SET n = -n WHERE n % 10 = 3; DELETE FROM t WHERE n = 5; UPDATE t SET id = gen_random_uuid() WHERE n = 6",
         registered: "SELECT insta_ids.distribute_table('t', 'id', 'target')",
-        tables: &[("target", "insta_ids.shard_of(id)")],
+        tables: &[("target", "insta_ids.shard_of_uuid(id)")],
     },
     // A partitioned table, by another key than the primary one, into partitioned tables.
     Kind {
@@ -59,7 +59,7 @@ const KINDS: [Kind; 7] = [
         changes: "UPDATE t SET day = '2026-02-11' WHERE owner = 'owner 3'; UPDATE t_3 SET owner = 'owner 9' WHERE id % 5 = 0;
             DELETE FROM t_1 WHERE id % 7 = 0; INSERT INTO t (day, owner) VALUES ('2026-01-15', 'new')",
         registered: "SELECT insta_ids.distribute_table('t', 'owner')",
-        tables: &[("t", "insta_ids.shard_of(owner)")],
+        tables: &[("t", "insta_ids.shard_of_text(owner)")],
     },
     // A chain: each row goes with its parent, and a parent that changes takes all that belongs to it along.
     Kind {

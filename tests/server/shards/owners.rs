@@ -53,7 +53,7 @@ fn a_role_may_do_what_it_was_granted() {
         ) o (owner)";
     assert_eq!(texts(&mut provisioner, owners), ["\"Provisioner 1\""]);
 
-    let places = "SELECT insta_ids.schema_of(insta_ids.shard_of(205))::text || insta_ids.shard_of('a') || insta_ids.shard_of(md5('a')::uuid)";
+    let places = "SELECT insta_ids.schema_of(insta_ids.shard_of(205))::text || insta_ids.shard_of_text('a') || insta_ids.shard_of_uuid(md5('a')::uuid)";
     assert_eq!(texts(&mut nobody, places), texts(&mut client, places));
     for call in [
         "SELECT insta_ids.init(5)",
