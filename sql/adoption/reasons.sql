@@ -115,8 +115,8 @@ BEGIN
 END
 $$;
 
--- Returns why the rows of the schema cannot be adopted, what helps, and the oldest and newest id. Reads all rows or, if
--- `is_locked`, the ends of indexes.
+-- Returns why the rows of the schema cannot be adopted, what helps, and the oldest and newest id. A CHECK of the shard's ids may
+-- allow ids that are older than the shard. Reads all rows or, if `is_locked`, the ends of indexes.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_schema_rows(
         schema regnamespace, shard integer, is_locked boolean,
         OUT reasons text[], OUT hints text[], OUT oldest bigint, OUT newest bigint)
@@ -132,12 +132,16 @@ BEGIN
     -- Reading all rows of a table reads its child tables. A partitioned index is read whole, too, but other child tables are
     -- read by their own indexes.
     FOR next IN
-        SELECT f.relation, f."column"
+        SELECT f.relation, f."column", coalesce(k.since, 0) AS since
         FROM insta_ids_internal.filled_columns(schema) f
         JOIN pg_class c ON c.oid = f.relation
+        JOIN pg_attribute a ON a.attrelid = f.relation AND a.attname = f."column"
+        CROSS JOIN LATERAL insta_ids_internal.check_of_ids(f.relation, insta_ids_internal.condition_of_ids(
+            f."column", a.atttypid <> 'bigint'::regtype, check_schema_rows.shard, insta_ids_internal.extension_schema(),
+            insta_ids_internal.layout_argument((insta_ids_internal.require_config()).layout))) k
         WHERE NOT f.is_child OR is_locked AND NOT c.relispartition
     LOOP
-        ids := insta_ids_internal.check_ids_of(next.relation, next."column", shard, 0, until, NOT is_locked);
+        ids := insta_ids_internal.check_ids_of(next.relation, next."column", shard, next.since, until, NOT is_locked);
         FOREACH finding IN ARRAY ids.findings LOOP
             reasons := reasons || format('Column %s: %s', finding.object, finding.detail);
             hints := hints || CASE finding.code

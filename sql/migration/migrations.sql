@@ -241,6 +241,29 @@ BEGIN
 END
 $$;
 
+-- Returns the condition that a column has ids of the shard, as the catalog shows it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.condition_of_ids(
+        "column" name, is_domain boolean, shard integer, extension_schema text, layout_argument text) RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.format('(%s.id_shard(%s%s) = %s)', extension_schema,
+        pg_catalog.format(CASE WHEN is_domain THEN '(%I)::bigint' ELSE '%I' END, "column"), layout_argument, shard);
+
+-- Returns the CHECK of a relation that has this condition. `since` is the first id for which it holds, or 0. Returns one row, of
+-- NULLs if there is none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_of_ids(relation oid, condition text) RETURNS TABLE (name name, since bigint)
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    -- A CHECK with ids_since is ((column < since) OR condition).
+    SELECT pg_catalog.min(k.conname)::name, pg_catalog.min(coalesce(r.parts[1]::bigint, 0))
+    FROM pg_catalog.pg_constraint k
+    CROSS JOIN LATERAL insta_ids_internal.text_of_check(k.conbin, k.conrelid) x (text)
+    LEFT JOIN LATERAL pg_catalog.regexp_match(x.text, $re$ < '?([0-9]+)'?(?:::bigint)?\) OR $re$) r (parts)
+        ON x.text <> condition
+    WHERE k.conrelid = relation AND k.contype = 'c' AND (x.text = condition
+        OR pg_catalog.starts_with(x.text, '((') AND pg_catalog.right(x.text, pg_catalog.length(condition) + 5) = ' OR ' || condition || ')'
+            AND r.parts IS NOT NULL);
+END;
+
 -- Returns the columns of shards that have next_id in their default, directly or through other functions. `check` is the CHECK
 -- that allows only ids of the shard, or NULL. `since` is the first id for which it holds, or 0. With `defaults_since`, only
 -- columns that got this default in this transaction, in that subtransaction or later. A column that a child table inherits is
@@ -259,7 +282,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH minting_columns AS (
-        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.conname, coalesce(k.since, 0) AS since
+        SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.name AS conname, coalesce(k.since, 0) AS since
         FROM unnest(shards) s (shard)
         JOIN pg_namespace n ON n.nspname = (config.prefix || s.shard::text)::name
         JOIN pg_depend m
@@ -278,20 +301,9 @@ BEGIN
             )
             SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
         ) f
-        CROSS JOIN LATERAL format('(%s.id_shard(%s%s) = %s)', extension_schema,
-            format(CASE t.typtype WHEN 'd' THEN '(%I)::bigint' ELSE '%I' END, a.attname), layout_argument, s.shard)
+        CROSS JOIN LATERAL insta_ids_internal.condition_of_ids(a.attname, t.typtype = 'd', s.shard, extension_schema, layout_argument)
             e (expression)
-        CROSS JOIN LATERAL (
-            -- A CHECK with ids_since is ((column < since) OR expression).
-            SELECT min(k.conname)::name AS conname, min(coalesce(r.parts[1]::bigint, 0)) AS since
-            FROM pg_constraint k
-            CROSS JOIN LATERAL insta_ids_internal.text_of_check(k.conbin, k.conrelid) x (text)
-            LEFT JOIN LATERAL regexp_match(x.text, $re$ < '?([0-9]+)'?(?:::bigint)?\) OR $re$) r (parts)
-                ON x.text <> e.expression
-            WHERE k.conrelid = c.oid AND k.contype = 'c' AND (x.text = e.expression
-                OR starts_with(x.text, '((') AND right(x.text, length(e.expression) + 5) = ' OR ' || e.expression || ')'
-                    AND r.parts IS NOT NULL)
-        ) k
+        CROSS JOIN LATERAL insta_ids_internal.check_of_ids(c.oid, e.expression) k
         -- If the transaction that wrote a visible default is still in progress, it is this transaction.
         WHERE CASE
                 WHEN defaults_since IS NULL THEN true

@@ -28,7 +28,7 @@ impl Fault {
 
 /// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
 /// and ids of `beyond` or more ("future"). An id counts for the first of these faults only, and one below `since` can only be
-/// negative. Unless `every_row` is set, only the least and the greatest id are read, from an index.
+/// negative. The oldest and newest id are not below `since`. Unless `every_row` is set, only the least and the greatest id are read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
     table: pg_sys::Oid,
@@ -62,8 +62,10 @@ fn survey_ids(
     // A table that was dropped meanwhile has no ids.
     let _ = rows::visit_ids(table, &c_string(column), which, |id| {
         ids += 1;
-        oldest = Some(oldest.map_or(id, |other: i64| other.min(id)));
-        newest = newest.max(Some(id));
+        if id >= since {
+            oldest = Some(oldest.map_or(id, |other: i64| other.min(id)));
+            newest = newest.max(Some(id));
+        }
         if id < 0 {
             negative.add(id, Ord::max);
         } else if id < since {

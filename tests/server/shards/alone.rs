@@ -534,3 +534,78 @@ fn a_shard_is_archived_and_brought_back() {
     // The role goes on, too.
     client.batch_execute("SET ROLE app; INSERT INTO insta5.photos (user_id) VALUES (2)").unwrap();
 }
+
+/// A shard whose rows have ids from before there were shards is archived, released and replaced like any other.
+#[test]
+fn a_shard_with_older_ids_comes_back() {
+    let server = Server::start("archived_older");
+    let mut client = server.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0002 captions', $$
+                 ALTER TABLE photos ADD COLUMN caption text;
+                 CREATE DOMAIN post AS bigint;
+                 CREATE TABLE posts (id post PRIMARY KEY DEFAULT next_id(), body text);
+                 DO $f$ BEGIN EXECUTE format('GRANT SELECT, INSERT ON %I.posts TO app', current_schema); END $f$; $$,
+                 ids_since => '2011-08-26Z')",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    client
+        .batch_execute(
+            "INSERT INTO insta5.posts SELECT n * 200 + 5, 'post ' || n FROM generate_series(1, 300) n",
+        )
+        .unwrap();
+    let mut writer = server.connect();
+    writer.batch_execute("SET ROLE app").unwrap();
+    let mut write = || count(&mut writer, "INSERT INTO insta5.posts (body) VALUES ('new') RETURNING id");
+    let posts = "SELECT id::bigint FROM insta5.posts UNION ALL SELECT id FROM insta5.photos ORDER BY 1";
+    let mut expected = ids(&mut client, posts);
+    let mut continues = |client: &mut Client, way: &str| {
+        // adopt() adds CHECKs without reading the rows once more.
+        let mut found = findings(client);
+        found.retain(|finding| !finding.starts_with("unvalidated_constraint"));
+        assert_eq!(found, [""; 0], "{way}");
+        expected.push(write());
+        assert_eq!(ids(client, posts), expected, "{way}");
+        assert!(expected.is_sorted_by(|one, next| one < next), "{way}");
+        let error = refused(client, "INSERT INTO insta5.posts VALUES (id_min(now()))");
+        assert_eq!(error.code(), &SqlState::CHECK_VIOLATION, "{way}");
+        // The age of the shard is not that of the older ids.
+        assert_eq!(
+            texts(
+                client,
+                "SELECT (created_at > now() - interval '1 day')::text FROM insta_ids_internal.shard WHERE shard = 5"
+            ),
+            ["true"],
+            "{way}"
+        );
+    };
+    continues(&mut client, "migrated");
+
+    server.run("archive");
+    server.run("bring-back");
+    continues(&mut client, "archived");
+
+    client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    client.batch_execute("SELECT insta_ids.adopt('insta5', 5)").unwrap();
+    continues(&mut client, "released");
+
+    server.command("pg_dump -Fc -f app.dump app");
+    server.run("restore");
+    for statement in statements("replace") {
+        client.batch_execute(&statement).unwrap();
+    }
+    client.batch_execute("DROP SCHEMA replaced_insta5 CASCADE").unwrap();
+    continues(&mut client, "replaced");
+
+    // What the CHECK does not allow is refused.
+    client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    client
+        .batch_execute(
+            "ALTER TABLE insta5.posts DROP CONSTRAINT posts_id_check; INSERT INTO insta5.posts VALUES (id_min(now()))",
+        )
+        .unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5)");
+    assert_eq!(error.message(), "schema insta5 cannot be adopted as shard 5");
+}
