@@ -16,7 +16,7 @@ BEGIN ATOMIC
         ELSE t.typname = f.typname AND n.nspname = schema
     END
     FROM pg_catalog.pg_type f, pg_catalog.pg_type t, pg_catalog.pg_namespace n,
-        LATERAL (SELECT CASE WHEN f.typtype = 'd' THEN f.typbasetype ELSE f.oid END) base (type)
+        LATERAL insta_ids_internal.base_of(from_type, from_modifier) base
     WHERE f.oid = from_type AND t.oid = to_type AND n.oid = t.typnamespace;
 END;
 

@@ -21,7 +21,7 @@ DECLARE
     name CONSTANT text := insta_ids_internal.capture_name(going.source, 'view');
     columns CONSTANT text := (
         SELECT string_agg(format(CASE WHEN t.typname = b.typname AND t.oid <> b.oid THEN 't.%1$I::text::%2$s AS %1$I' ELSE 't.%1$I' END,
-            a.attname, replace(format_type(a.atttypid, a.atttypmod), '%', '%%')), ', ' ORDER BY a.attnum)
+            a.attname, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum)
         FROM pg_attribute a
         JOIN pg_attribute o ON o.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND o.attname = a.attname
         JOIN pg_type t ON t.oid = a.atttypid

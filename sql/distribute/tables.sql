@@ -27,17 +27,25 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.column_list(columns name[], prefix
     RETURN (SELECT pg_catalog.string_agg(prefix || pg_catalog.quote_ident(c.name), ', ' ORDER BY c.place)
             FROM pg_catalog.unnest(columns) WITH ORDINALITY c (name, place));
 
+-- Returns the type below a domain, or a domain over one, and that type's modifier. Of another type, it returns both as they are.
+CREATE OR REPLACE FUNCTION insta_ids_internal.base_of(INOUT type oid, INOUT modifier integer)
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    WITH RECURSIVE types AS (
+        SELECT base_of.type, base_of.modifier
+        UNION ALL
+        SELECT t.typbasetype, t.typtypmod FROM types b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype = 'd'
+    )
+    SELECT b.type, b.modifier FROM types b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd';
+END;
+
 -- Returns the name of the type of a column with its length. Of a domain, it returns the base type.
 CREATE OR REPLACE FUNCTION insta_ids_internal.base_type_name(relation oid, "column" name) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
-    WITH RECURSIVE types AS (
-        SELECT a.atttypid AS type, a.atttypmod AS modifier
-        FROM pg_catalog.pg_attribute a WHERE a.attrelid = relation AND a.attname = "column"
-        UNION ALL
-        SELECT t.typbasetype, t.typtypmod FROM types b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype = 'd'
-    )
-    SELECT pg_catalog.format_type(b.type, b.modifier) FROM types b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd';
+    SELECT pg_catalog.format_type(b.type, b.modifier)
+    FROM pg_catalog.pg_attribute a CROSS JOIN LATERAL insta_ids_internal.base_of(a.atttypid, a.atttypmod) b
+    WHERE a.attrelid = relation AND a.attname = "column";
 END;
 
 -- Returns the same type without its length.

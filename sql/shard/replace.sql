@@ -93,7 +93,8 @@ CREATE OR REPLACE FUNCTION insta_ids.replace_shard(
 AS $$
 DECLARE
     replaced CONSTANT name := insta_ids.schema_of(shard);
-    kept CONSTANT name := 'replaced_' || replaced;
+    -- A name of more than 63 bytes would lose the shard's number.
+    kept CONSTANT name := CASE WHEN octet_length(replaced) <= 54 THEN 'replaced_' || replaced ELSE 'replaced_' || shard::text END;
     old regnamespace;
     was_fenced boolean;
     last_ids timestamptz;

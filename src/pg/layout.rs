@@ -16,6 +16,7 @@ use crate::id::{Fields, InvalidLayout, Layout, Millis};
 /// A layout as an argument or a result. It is checked when it is converted to a [`Layout`]: a cast or a broken page can
 /// contain a value that the type's input functions would refuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
 pub(crate) struct StoredLayout(Stored);
 
 /// The value in memory and on disk, in the byte order of the machine. CREATE TYPE declares its length of 16 bytes and its

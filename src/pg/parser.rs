@@ -101,11 +101,15 @@ fn raw_parse(text: &CStr) -> Result<*mut pg_sys::List, SyntaxError> {
         }));
         pg_sys::error_context_stack = previous;
         parsed.or_else(|cause| match cause.downcast_ref() {
-            Some(CaughtError::PostgresError(error)) => Err(SyntaxError {
-                code: error.sql_error_code(),
-                message: error.message().to_owned(),
-                before: (position.get() > 0).then(|| bytes_of(text, position.get() - 1)),
-            }),
+            Some(CaughtError::PostgresError(error)) => {
+                // The error was copied to `cause`, and is not raised again.
+                pg_sys::FlushErrorState();
+                Err(SyntaxError {
+                    code: error.sql_error_code(),
+                    message: error.message().to_owned(),
+                    before: (position.get() > 0).then(|| bytes_of(text, position.get() - 1)),
+                })
+            }
             _ => resume_unwind(cause),
         })
     }

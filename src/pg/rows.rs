@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::ptr;
 
 use pgrx::check_for_interrupts;
-use pgrx::datum::{FromDatum, IntoDatum};
+use pgrx::datum::FromDatum;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::{PgTupleDesc, pg_sys};
 
@@ -326,8 +326,7 @@ unsafe fn hash_of(
     nulls: &[bool],
     bytes: &mut Vec<u8>,
 ) -> i64 {
-    /// After so many bytes, the hash of the bytes becomes the seed for those that follow. All texts of a row together can be
-    /// longer than a `text` can be.
+    /// After so many bytes, the hash of the bytes becomes the seed for those that follow.
     const BLOCK: usize = 1 << 20;
     let mut hash = 0;
     bytes.clear();
@@ -351,11 +350,7 @@ unsafe fn hash_of(
 }
 
 fn hash_bytes(bytes: &[u8], seed: i64) -> i64 {
-    // SAFETY: the server copies as many bytes as there are, or raises an error if a `text` cannot hold them.
-    unsafe {
-        let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
-        let text = pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length);
-        let arguments = [Some(text.into()), seed.into_datum()];
-        pgrx::direct_function_call(pg_sys::hashvarlenaextended, &arguments).unwrap_or_default()
-    }
+    let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+    // SAFETY: reads no more bytes than there are.
+    unsafe { pg_sys::hash_bytes_extended(bytes.as_ptr(), length, seed.cast_unsigned()) }.cast_signed()
 }

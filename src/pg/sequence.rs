@@ -69,6 +69,8 @@ impl Sequence {
         let nextval = || unsafe { pg_guard_ffi_boundary(|| nextval_internal(self.0, true)) };
         let value = catch_unwind(nextval).or_else(|cause| {
             if is_no_relation(cause.downcast_ref()) {
+                // SAFETY: the error was copied to `cause`, and is not raised again.
+                unsafe { pg_sys::FlushErrorState() };
                 return Err(NoSuchRelation(self.oid()));
             }
             resume_unwind(cause)
