@@ -9,17 +9,23 @@ DECLARE
     asked record;
     newest bigint;
     newest_on text;
+    all_answered boolean := true;
 BEGIN
     FOR asked IN
         SELECT * FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''map'', m.map - ''version'', ''version'', m.map -> ''version'','
             || ' ''slot'', split_part(insta_ids.writer_slot(), ''/'', 1), ''slots'', split_part(insta_ids.writer_slot(), ''/'', 2),'
             || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
-            || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state = ''active''))'
+            || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''active'', ''moving'')),'
+            || ' ''closed'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''fenced'', ''arriving'')),'
+            || ' ''migrations'', (SELECT jsonb_agg(jsonb_build_object(''name'', m.name, ''digest'', sha256(convert_to('
+            || 'ROW(m.number, m.ddl, m.transactional, m.check_ids, extract(epoch FROM m.ids_since))::text, ''UTF8''))))'
+            || ' FROM insta_ids_internal.migration m))'
             || ' FROM (SELECT insta_ids.shard_map() - ''moving'') m (map)', NULL::insta_ids_internal.node_check)
     LOOP
         IF asked.reason IS NULL THEN
             answers := answers || jsonb_build_object(asked.node, asked.answer);
         ELSE
+            all_answered := false;
             RETURN QUERY SELECT asked.node, 'error', CASE WHEN asked.is_connected THEN 'other_answer' ELSE 'no_answer' END,
                 quote_ident(asked.node), asked.reason,
                 CASE WHEN asked.is_connected THEN 'Correct that there.'
@@ -40,6 +46,40 @@ BEGIN
            format('On the node that it does not belong to: SELECT insta_ids.fence(%s)', o.shard)
     FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
     GROUP BY o.shard HAVING count(*) > 1 ORDER BY o.shard::integer;
+
+    -- A node that did not answer may have the shard open.
+    RETURN QUERY
+    SELECT min(a.key)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
+           format('No node accepts writes to it. It is fenced on %s.', string_agg(quote_ident(a.key), ' and ' ORDER BY a.key)),
+           format('If insta_ids.moves shows no move of it there: SELECT insta_ids.unfence(%s)', c.shard)
+    FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'closed', 'null')) c (shard)
+    WHERE all_answered
+    GROUP BY c.shard
+    HAVING NOT EXISTS (SELECT FROM jsonb_each(answers) o WHERE o.value -> 'open' @> c.shard::jsonb)
+    ORDER BY c.shard::integer;
+
+    -- Each node is compared with the first one.
+    RETURN QUERY
+    WITH migrations AS (
+        SELECT a.key::name AS node, m.name, m.digest
+        FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids_internal.migration_digest, nullif(a.value -> 'migrations', 'null')) m
+    )
+    SELECT n.node::name, CASE WHEN 0 IN (count(m.here), count(m.there)) THEN 'warning' ELSE 'error' END, 'other_migrations',
+           quote_ident(n.node),
+           format('%s of its migrations are missing on node "%s" or differ there, and it lacks %s of that node, for example "%s".',
+               count(m.name) FILTER (WHERE m.here IS NOT NULL), f.node, count(m.name) FILTER (WHERE m.here IS NULL), min(m.name)),
+           CASE WHEN count(m.here) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', f.node)
+               WHEN count(m.there) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', n.node)
+               ELSE 'Compare insta_ids.migration_status of both nodes.' END
+    FROM jsonb_object_keys(answers) n (node)
+    CROSS JOIN (SELECT min(k) FROM jsonb_object_keys(answers) k) f (node)
+    CROSS JOIN LATERAL (
+        SELECT name, h.digest AS here, t.digest AS there
+        FROM (SELECT * FROM migrations o WHERE o.node = n.node) h
+        FULL JOIN (SELECT * FROM migrations o WHERE o.node = f.node) t USING (name)
+        WHERE h.digest IS DISTINCT FROM t.digest
+    ) m
+    GROUP BY n.node, f.node ORDER BY n.node;
 
     SELECT (a.value -> 'version')::bigint, a.key INTO newest, newest_on
     FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;

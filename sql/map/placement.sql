@@ -74,6 +74,8 @@ DECLARE
     taken record;
     left_here insta_ids_internal.departed_shard;
 BEGIN
+    -- Neighbours of one node and version become one range, so that equal maps are stored alike on all servers.
+    ranges := insta_ids_internal.merge_assignments(ranges, '[]');
     -- A fence that hold_map() protects is opened before or after, not meanwhile.
     PERFORM FROM insta_ids_internal.map FOR UPDATE;
     SELECT d.* INTO left_here

@@ -416,3 +416,44 @@ fn migrations_go_to_all_nodes() {
         "SELECT DISTINCT concat_ws(' ', node, code) FROM insta_ids.check_fleet() WHERE object LIKE 'insta1%'";
     assert_eq!(texts(&mut a, found), ["b missing_object"]);
 }
+
+/// Nodes with other migrations are found, whichever node asks, and shards that no node has open.
+#[test]
+fn other_migrations_and_closed_shards_are_found() {
+    let servers = fleet("disagreeing", 2);
+    let [mut a, mut b] = [0, 1].map(|place: usize| servers[place].connect());
+    let found = |client: &mut Client| {
+        texts(
+            client,
+            "SELECT concat_ws('|', severity, code, node, detail, hint) FROM insta_ids.check_fleet()
+             WHERE code IN ('open_nowhere', 'other_migrations') ORDER BY code, object",
+        )
+    };
+    let lacks = "warning|other_migrations|b|0 of its migrations are missing on node \"a\" or differ there, \
+                 and it lacks 1 of that node, for example \"0001\".|On node a: CALL insta_ids.migrate_fleet()";
+    // Time zones are not compared.
+    b.batch_execute("ALTER DATABASE postgres SET TimeZone = 'Asia/Kathmandu'").unwrap();
+    for client in [&mut a, &mut b] {
+        assert_eq!(found(client), [lacks]);
+    }
+    a.batch_execute("CALL insta_ids.migrate_fleet()").unwrap();
+    assert_eq!(found(&mut a), [""; 0]);
+    b.batch_execute("SELECT insta_ids.add_migration('0002', 'CREATE TABLE of_b ()')").unwrap();
+    let more = "warning|other_migrations|b|1 of its migrations are missing on node \"a\" or differ there, \
+                and it lacks 0 of that node, for example \"0002\".|On node b: CALL insta_ids.migrate_fleet()";
+    assert_eq!(found(&mut a), [more]);
+    a.batch_execute(
+        "SELECT insta_ids.add_migration('0002', 'CREATE TABLE of_a ()', ids_since => '2026-01-01')",
+    )
+    .unwrap();
+    let other = "error|other_migrations|b|1 of its migrations are missing on node \"a\" or differ there, \
+                 and it lacks 0 of that node, for example \"0002\".|Compare insta_ids.migration_status of both nodes.";
+    assert_eq!(found(&mut b), [other]);
+
+    a.batch_execute("SELECT insta_ids.fence(5)").unwrap();
+    let closed = "warning|open_nowhere|a|No node accepts writes to it. It is fenced on a.\
+                  |If insta_ids.moves shows no move of it there: SELECT insta_ids.unfence(5)";
+    assert_eq!(found(&mut b), [closed, other]);
+    servers[1].stop();
+    assert_eq!(found(&mut a), [""; 0]);
+}

@@ -169,3 +169,26 @@ fn the_last_move_of_a_shard_counts() {
         );
     }
 }
+
+/// Equal maps are stored alike, however the shards came to their node.
+#[test]
+fn neighbours_become_one_range_where_they_move_together() {
+    let pair = Pair::start("merged_ranges");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    // The two shards were assigned in different versions.
+    for statement in [
+        "SELECT insta_ids.fence(1)",
+        "SELECT insta_ids.assign(1, 1, 'b')",
+        "SELECT insta_ids.assign(1, 1, 'a')",
+        "SELECT insta_ids.unfence(1)",
+    ] {
+        a.batch_execute(statement).unwrap();
+    }
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    b.batch_execute("CALL insta_ids.move_shards(0, 1, 'a')").unwrap();
+    let ranges = "SELECT concat_ws(' ', first, last, node) FROM insta_ids_internal.assignment ORDER BY first";
+    for client in [&mut a, &mut b] {
+        assert_eq!(texts(client, ranges), ["0 1 b", "2 63 a"]);
+    }
+    assert_eq!(texts(&mut a, "SELECT code FROM insta_ids.check_fleet() WHERE code LIKE '%map'"), [""; 0]);
+}
