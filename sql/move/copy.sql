@@ -117,12 +117,28 @@ BEGIN
 END
 $$;
 
--- Has the source create the replication slot, and enables the subscription that reads it.
+-- Has the source create the replication slot, and enables the subscription that reads it. Reports which transactions the source
+-- waits for before it can create the slot.
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_copy(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    writers jsonb;
 BEGIN
     PERFORM insta_ids_internal.require_not_promoted(m) FROM insta_ids_internal.move m WHERE m.name = move;
+    writers := insta_ids_internal.ask_node(format($query$
+        SELECT to_jsonb(string_agg(w.name, ', ')) FROM (
+            SELECT 'process ' || a.pid FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+            UNION ALL
+            SELECT 'prepared transaction ' || quote_literal(p.gid) FROM pg_prepared_xacts p
+        ) w (name)
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids_internal.move m JOIN pg_replication_slots s ON s.slot_name = insta_ids_internal.slot_of(m)
+            WHERE m.name = %L) $query$, move));
+    IF jsonb_typeof(writers) = 'string' THEN
+        RAISE NOTICE 'move_shards: waits until these end on node "%": %',
+            (SELECT m.from_node FROM insta_ids_internal.move m WHERE m.name = move), writers #>> '{}';
+    END IF;
     PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
     PERFORM insta_ids_internal.move_subscribe(move);
 END

@@ -147,7 +147,8 @@ AS $$
 DECLARE
     moving insta_ids_internal.move;
 BEGIN
-    SELECT * INTO moving FROM insta_ids_internal.move m WHERE (m.name, m.step) = (move, 'prepared');
+    -- Another session that makes the same call waits here.
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE (m.name, m.step) = (move, 'prepared') FOR UPDATE;
     IF FOUND THEN
         RAISE NOTICE 'move_shards: prepared, % shards, % here', cardinality(moving.shards), pg_size_pretty(moving.bytes);
         PERFORM insta_ids_internal.make_subscription(moving)

@@ -8,7 +8,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::thread;
 use std::time::Duration;
 use support::pair::{Move, Pair, STEPS, before, shard_map};
-use support::{count, ids, major, refused, texts, within};
+use support::{Cluster, checkout, count, ids, major, refused, texts, within};
+
+const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a')";
 
 /// Each committed row is there once, on the server that has the shard.
 #[test]
@@ -253,4 +255,94 @@ fn a_move_finds_passwords_in_a_passfile_and_keeps_none() {
     for node in [&pair.a, &pair.b] {
         assert!(!node.log().contains("sesame"), "{}", node.log());
     }
+}
+
+/// Two sessions that make the same call at the same time create one subscription.
+#[test]
+fn equal_calls_create_one_subscription() {
+    let pair = Pair::start("equal_calls");
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(&["offer", "prepare"]);
+    let mut first = pair.b.connect();
+    let subscribe = "SELECT insta_ids_internal.subscribe_prepared('insta_ids_2_2')";
+    first.batch_execute(&format!("BEGIN; {subscribe}")).unwrap();
+    thread::scope(|scope| {
+        let second = scope.spawn(|| pair.b.connect().batch_execute(subscribe));
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%subscribe_prepared%'";
+        within(Duration::from_secs(20), || count(&mut pair.b.connect(), waits) == 1);
+        first.batch_execute("COMMIT").unwrap();
+        second.join().unwrap().unwrap();
+    });
+    pair.b.connect().batch_execute(CALL).unwrap();
+}
+
+/// A move that waits for transactions of the source names their processes.
+#[test]
+fn a_move_names_the_processes_that_it_waits_for() {
+    let pair = Pair::start("waits_for");
+    let mut writer = pair.a.connect();
+    writer.batch_execute("BEGIN; INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    let pid = count(&mut writer, "SELECT pg_backend_pid()::bigint");
+    let expected = format!("move_shards: waits until these end on node \"a\": process {pid}");
+    let (send, heard) = std::sync::mpsc::channel();
+    let mut config = pair.b.config();
+    config.notice_callback(move |notice| drop(send.send(notice.message().to_owned())));
+    thread::scope(|scope| {
+        let call = scope.spawn(move || config.connect(NoTls).unwrap().batch_execute(CALL));
+        assert!(heard.iter().any(|message| message == expected), "{expected}");
+        writer.batch_execute("COMMIT").unwrap();
+        call.join().unwrap().unwrap();
+    });
+    assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta2.photos"), 1);
+}
+
+/// An application meets these SQLSTATEs, as the table of docs/clients.md has them.
+#[test]
+fn clients_meet_the_documented_codes() {
+    let pair = Pair::start("codes");
+    for cluster in [&pair.a, &pair.b] {
+        cluster.connect().batch_execute("CREATE ROLE app LOGIN").unwrap();
+    }
+    let grant = "DO $$ BEGIN
+            EXECUTE format('GRANT USAGE ON SCHEMA %I TO app', current_schema);
+            GRANT SELECT, INSERT ON photos TO app;
+            EXECUTE format('GRANT USAGE ON SEQUENCE %I.table_id_seq TO app', current_schema);
+        END $$";
+    let mut a = pair.a.connect();
+    a.execute("SELECT insta_ids.add_migration('0002', $1)", &[&grant]).unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    let meets = |cluster: &Cluster| {
+        [
+            "INSERT INTO insta2.photos DEFAULT VALUES",
+            "SELECT count(*) FROM insta2.photos",
+            "SELECT insta2.next_id()",
+        ]
+        .map(|statement| {
+            let mut client = cluster.config().user("app").connect(NoTls).unwrap();
+            match client.batch_execute(statement) {
+                Ok(()) => "works".to_owned(),
+                Err(error) => error.code().unwrap().code().to_owned(),
+            }
+        })
+    };
+    let document = fs::read_to_string(checkout().join("docs/clients.md")).unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    let mut done = 0;
+    let mut wrong = Vec::new();
+    for (stage, next) in [
+        ("before the move", "offer"),
+        ("while rows are copied", "fence"),
+        ("in the pause", "hand over"),
+        ("handed over, not finished", "finish"),
+        ("after the move", ""),
+    ] {
+        let until = STEPS.iter().position(|step| *step == next).unwrap_or(STEPS.len());
+        moving.steps(&STEPS[done..until]);
+        done = until;
+        let line = format!("| {stage} | {} | {} |", meets(&pair.a).join(" | "), meets(&pair.b).join(" | "));
+        if !document.contains(&line) {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "docs/clients.md lacks\n{}", wrong.join("\n"));
 }
