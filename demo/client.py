@@ -1,6 +1,6 @@
 """A client of many servers: it sends each statement to the server that has the shard, also when shards move.
 
-    fleet = Fleet(["host=10.0.0.1 dbname=app", "host=10.0.0.2 dbname=app"])
+    fleet = Fleet(["host=10.0.0.1 dbname=app", "host=10.0.0.2 dbname=app"], user="app")
     insert = "INSERT INTO {}.photos (user_id) VALUES (%s) RETURNING id"
     [(photo,)] = fleet.run(fleet.map.shard_of(31341), insert, [31341])
     select = "SELECT user_id FROM {}.photos WHERE id = %s"
@@ -81,11 +81,14 @@ class Map:
 class Fleet:
     """The servers, for one thread. The map is a hint: a server refuses what it has not, and then it is read again."""
 
-    def __init__(self, seeds, patience=30, **login):
-        """Some of the servers, the seconds to try a statement for, and what the map's connection strings lack."""
+    def __init__(self, seeds, user, patience=30, **login):
+        """Some of the servers, the application's role, the seconds to try a statement for, and other parameters of its connections.
+
+        The map's connection strings name the role of those who move shards, so its user is replaced.
+        """
         self.seeds = list(seeds)
         self.patience = patience
-        self.login = {"connect_timeout": 2, **login}
+        self.login = {"connect_timeout": 2, "user": user, **login}
         self.connections = {}
         # What each server has answered last.
         self.answers = {}

@@ -29,7 +29,14 @@ SHARDS = 64
 HOLDINGS = {"a": range(0, 32), "b": range(32, 53), "c": range(53, 64)}
 CLIENTS = {"a": 3, "b": 2, "c": 1}
 
-MIGRATION = "CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL)"
+MIGRATION = """
+    CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL);
+    DO $$ BEGIN
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO app', current_schema);
+        EXECUTE format('GRANT INSERT, SELECT ON %I.photos TO app', current_schema);
+        EXECUTE format('GRANT USAGE ON SEQUENCE %I.table_id_seq TO app', current_schema);
+    END $$
+"""
 # SERVERS is what hosts begin with: a directory of sockets, or nothing where each server has a name of its own.
 ADDRESSES = {
     server: f"host={os.environ['SERVERS']}{server} user=postgres dbname=postgres"
@@ -64,6 +71,7 @@ def prepare():
     for name in ("a", "b", "c", "d"):
         with server(name) as session:
             session.execute("CREATE EXTENSION insta_ids")
+            session.execute("CREATE ROLE app LOGIN")
     with server("a") as a:
         a.execute("SELECT insta_ids.init(%s)", [SHARDS])
         for node in ("a", "b", "c", "d"):
@@ -91,7 +99,7 @@ def prepare():
 def write(node, number):
     """A client, whose users' shards begin on one node: what it was told of, and how often it does not know."""
     chance = random.Random(f"{SEED} {node} {number}")
-    fleet = Fleet([ADDRESSES[node] for node in HOLDINGS])
+    fleet = Fleet([ADDRESSES[node] for node in HOLDINGS], "app")
     written, unknown = [], 0
     last = time.monotonic()
     while not stop.is_set():
@@ -211,7 +219,7 @@ def waited(written, times):
 
 def judge(written, unknown):
     """What there is, and what must not be."""
-    shards = Fleet([ADDRESSES["a"]]).map
+    shards = Fleet([ADDRESSES["a"]], "app").map
     there = [row for name in REMAINING for row in found(name)]
     ids = {id for _, _, id, _ in there}
     told = {one.id for one in written}

@@ -36,8 +36,10 @@ def await_one(query):
 
 
 # No server answers; or one of the two.
-fails(psycopg.OperationalError, lambda: Fleet(["host=/nowhere"]))
-fleet = Fleet(["host=/nowhere", dsn])
+fails(psycopg.OperationalError, lambda: Fleet(["host=/nowhere"], "app"))
+server.execute("CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA insta2 TO app")
+server.execute("GRANT SELECT, INSERT ON insta2.photos TO app; GRANT USAGE ON SEQUENCE insta2.table_id_seq TO app")
+fleet = Fleet(["host=/nowhere", dsn], "app")
 [(photo,)] = fleet.run(2, INSERT)
 assert fleet.map.shard_of_id(photo) == 2
 assert [fleet.map.shard_of(key) for key in (0, 66, -5)] == [0, 2, 59]

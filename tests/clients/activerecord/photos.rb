@@ -56,8 +56,11 @@ class ShardRecord < ActiveRecord::Base
     connection.select_value(sanitize_sql(["SELECT insta_ids.shard_of(?)", user]))
   end
 
-  # Runs the block again while the shard is fenced or on another server: nothing was written then. It gives up after
-  # about so many seconds.
+  # The errors of a server on which the shard is fenced or no longer exists. Nothing was written.
+  MOVED = [PG::ReadOnlySqlTransaction, PG::UndefinedTable, PG::InvalidSchemaName].freeze
+
+  # Runs the block again while the shard moves. The block looks up the shard's server each time. It gives up after about so many
+  # seconds.
   def self.with_retry(limit: 10)
     clock = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
     deadline = clock.call + limit
@@ -65,7 +68,7 @@ class ShardRecord < ActiveRecord::Base
     begin
       yield
     rescue ActiveRecord::StatementInvalid => error
-      raise unless error.cause.is_a?(PG::ReadOnlySqlTransaction) && clock.call + pause < deadline
+      raise unless MOVED.include?(error.cause.class) && clock.call + pause < deadline
 
       sleep pause
       pause *= 2

@@ -65,14 +65,17 @@ func InsertInto(ctx context.Context, db Querier, shard int, user int64) (id int6
 	return id, err
 }
 
-// Retry calls the function again while the shard is fenced or on another server: nothing was written then. It gives up
-// after about the given time.
+// The SQLSTATEs of a server on which the shard is fenced or no longer exists. Nothing was written.
+var moved = map[string]bool{"25006": true, "42P01": true, "3F000": true}
+
+// Retry calls the function again while the shard moves. The function looks up the shard's server each time. Retry gives up after
+// about the given time.
 func Retry(ctx context.Context, limit time.Duration, do func() error) error {
 	end := time.Now().Add(limit)
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
 		err := do()
 		var refused *pgconn.PgError
-		if !errors.As(err, &refused) || refused.Code != "25006" || time.Now().Add(pause).After(end) {
+		if !errors.As(err, &refused) || !moved[refused.Code] || time.Now().Add(pause).After(end) {
 			return err
 		}
 		select {

@@ -3,6 +3,8 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
 import org.postgresql.ds.PGSimpleDataSource;
 
 /** Photos whose ids the server makes, by JDBC. */
@@ -79,17 +81,17 @@ final class Photos {
         T run() throws SQLException;
     }
 
-    /**
-     * Does the work again while the shard is fenced or on another server: nothing was written then. It gives up after about
-     * the given time.
-     */
+    /** The SQLSTATEs of a server on which the shard is fenced or no longer exists. Nothing was written. */
+    private static final List<String> MOVED = Arrays.asList("25006", "42P01", "3F000");
+
+    /** Does the work again while the shard moves. The work looks up the shard's server each time. Gives up after about the limit. */
     static <T> T retry(Duration limit, Work<T> work) throws SQLException, InterruptedException {
         long end = System.nanoTime() + limit.toNanos();
         for (long pause = 10; ; pause *= 2) {
             try {
                 return work.run();
             } catch (SQLException error) {
-                if (!"25006".equals(error.getSQLState()) || System.nanoTime() + pause * 1_000_000 > end) {
+                if (!MOVED.contains(error.getSQLState()) || System.nanoTime() + pause * 1_000_000 > end) {
                     throw error;
                 }
             }

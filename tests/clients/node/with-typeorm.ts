@@ -95,14 +95,17 @@ export async function onShard<T>(shard: number, work: (manager: EntityManager) =
     })
 }
 
-/** Does the work again while the shard is fenced or on another server: nothing was written then. */
+/** The SQLSTATEs of a server on which the shard is fenced or no longer exists. Nothing was written. */
+const MOVED = ['25006', '42P01', '3F000']
+
+/** Does the work again while the shard moves. The work looks up the shard's server each time. */
 export async function retry<T>(limit: number, work: () => Promise<T>): Promise<T> {
     const end = Date.now() + limit
     for (let pause = 10; ; pause *= 2) {
         try {
             return await work()
         } catch (error) {
-            const isRefused = error instanceof QueryFailedError && error.driverError.code === '25006'
+            const isRefused = error instanceof QueryFailedError && MOVED.includes(error.driverError.code)
             if (!isRefused || Date.now() + pause > end) {
                 throw error
             }
