@@ -25,6 +25,7 @@ mod moves;
 mod oracle;
 mod ordinary;
 mod pace;
+mod pairs;
 mod partitions;
 mod portable;
 mod privileges;
