@@ -5,7 +5,8 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 4] = ["src/pg/entry.c", "src/pg/lease.c", "src/pg/remote.c", "src/pg/worker.c"];
+    const FILES: [&str; 5] =
+        ["src/pg/ddl.c", "src/pg/entry.c", "src/pg/lease.c", "src/pg/remote.c", "src/pg/worker.c"];
     println!("cargo::rerun-if-changed=build.rs");
     for file in FILES {
         println!("cargo::rerun-if-changed={file}");
@@ -26,7 +27,7 @@ fn main() -> Result<(), Failure> {
     println!("cargo::rustc-link-search=native={}", directory(&server, "--libdir")?);
     println!("cargo::rustc-link-lib=pq");
     // The server calls them, and nothing in the library does.
-    for function in ["insta_ids_next_id", "insta_ids_disconnect_node"] {
+    for function in ["insta_ids_left_schema", "insta_ids_next_id", "insta_ids_disconnect_node"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined={function}");
     }
     // Calls within the library need no look at the symbols of others.

@@ -4,6 +4,10 @@
 CREATE OR REPLACE FUNCTION insta_ids_internal.fenced_schemas() RETURNS TABLE (shard integer, schema text)
     VOLATILE PARALLEL UNSAFE ROWS 10 LANGUAGE c AS 'MODULE_PATHNAME', 'fenced_schemas_wrapper';
 
+-- Returns the schema out of which ALTER ... SET SCHEMA has moved an object, or NULL for another command.
+CREATE OR REPLACE FUNCTION insta_ids_internal.left_schema(command pg_ddl_command) RETURNS oid
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_left_schema';
+
 -- Returns whether a superuser restores a dump. A restore creates some objects after the rows of fences and of distributions.
 -- pg_dump's scripts set check_function_bodies to off.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_restoring() RETURNS boolean
@@ -49,12 +53,9 @@ BEGIN
         LEFT JOIN pg_policy p ON c.classid = 'pg_policy'::regclass AND p.oid = c.objid
         LEFT JOIN pg_class o ON o.oid = coalesce(t.tgrelid, r.ev_class, p.polrelid)
         LEFT JOIN pg_namespace n ON n.oid = o.relnamespace
-        -- A table that was moved to another schema still has its trigger.
-        LEFT JOIN pg_trigger g
-            ON c.classid = 'pg_class'::regclass AND g.tgrelid = c.objid AND g.tgname = 'insta_ids_fence'
-        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema = coalesce(c.schema_name, n.nspname)
+        LEFT JOIN pg_namespace l ON l.oid = insta_ids_internal.left_schema(c.command)
+        JOIN unnest(shards, schemas) f (shard, schema) ON f.schema IN (coalesce(c.schema_name, n.nspname), l.nspname)
             OR c.command_tag = 'ALTER SCHEMA' AND to_regnamespace(quote_ident(f.schema)) IS NULL
-            OR encode(g.tgargs, 'escape') = f.shard || $end$\000$end$
         WHERE c.command_tag NOT IN ('COMMENT', 'REINDEX', 'REFRESH MATERIALIZED VIEW')
             AND c.object_type <> 'publication relation' LIMIT 1;
     END IF;

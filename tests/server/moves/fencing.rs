@@ -155,7 +155,7 @@ fn a_table_made_meanwhile_is_fenced() {
     assert_eq!(refused(&mut maker, "INSERT INTO insta2.late VALUES (1)").code(), FENCED);
 }
 
-/// A fence stops sessions that set `session_replication_role`. An object that was taken out of a shard is found by `check`.
+/// A fence stops sessions that set `session_replication_role`. An object that was taken out of a shard is found.
 #[test]
 fn session_replication_role_does_not_get_past_a_fence() {
     let pair = Pair::start("around");
@@ -164,7 +164,11 @@ fn session_replication_role_does_not_get_past_a_fence() {
     a.batch_execute("CALL insta_ids.migrate()").unwrap();
     let mut moving = Move::of(&pair, 2, 2);
     moving.steps(before("fence"));
-    a.batch_execute("ALTER SEQUENCE insta2.plain SET SCHEMA public").unwrap();
+    a.batch_execute(
+        "SET session_replication_role = replica; ALTER SEQUENCE insta2.plain SET SCHEMA public;
+         RESET session_replication_role",
+    )
+    .unwrap();
     let changed = moving.step("fence").unwrap_err();
     assert_eq!(
         changed.as_db_error().unwrap().message(),

@@ -4,6 +4,7 @@ mod background;
 mod driving;
 mod ending;
 mod fencing;
+mod outside;
 mod planting;
 mod refusing;
 mod verifying;
