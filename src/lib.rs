@@ -69,6 +69,7 @@ sql_files! {
     "adoption_adopt" "../sql/adoption/adopt.sql"
     "adoption_release" "../sql/adoption/release.sql"
     "move_moves" "../sql/move/moves.sql"
+    "move_outside" "../sql/move/outside.sql"
     "move_offer" "../sql/move/offer.sql"
     "move_fence" "../sql/move/fence.sql"
     "move_end" "../sql/move/end.sql"

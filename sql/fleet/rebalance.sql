@@ -2,39 +2,40 @@
 
 CREATE OR REPLACE PROCEDURE insta_ids.rebalance(
         by text DEFAULT 'bytes', threshold float8 DEFAULT 0.05, exclude name[] DEFAULT '{}', sample interval DEFAULT '10 s',
-        at_once integer DEFAULT 1, max_pause interval DEFAULT '10 s')
+        at_once integer DEFAULT 1, max_pause interval DEFAULT '10 s', ignore_dependents boolean DEFAULT false)
     LANGUAGE plpgsql
 AS $$
 BEGIN
-    CALL insta_ids_internal.carry_out('rebalance', by, threshold, '{}', exclude, sample, at_once, max_pause);
+    CALL insta_ids_internal.carry_out('rebalance', by, threshold, '{}', exclude, sample, at_once, max_pause, ignore_dependents);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.rebalance(text, float8, name[], interval, integer, interval) IS
+COMMENT ON PROCEDURE insta_ids.rebalance(text, float8, name[], interval, integer, interval, boolean) IS
     'moves shards between the nodes of the map until all are loaded alike';
 
 CREATE OR REPLACE PROCEDURE insta_ids.drain_node(
         node name, by text DEFAULT 'bytes', exclude name[] DEFAULT '{}', sample interval DEFAULT '10 s',
-        at_once integer DEFAULT 1, max_pause interval DEFAULT '10 s')
+        at_once integer DEFAULT 1, max_pause interval DEFAULT '10 s', ignore_dependents boolean DEFAULT false)
     LANGUAGE plpgsql
 AS $$
 BEGIN
     -- The other nodes need not be loaded alike afterwards.
-    CALL insta_ids_internal.carry_out('drain_node', by, 10, ARRAY[node], exclude, sample, at_once, max_pause);
+    CALL insta_ids_internal.carry_out('drain_node', by, 10, ARRAY[node], exclude, sample, at_once, max_pause, ignore_dependents);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.drain_node(name, text, name[], interval, integer, interval) IS
+COMMENT ON PROCEDURE insta_ids.drain_node(name, text, name[], interval, integer, interval, boolean) IS
     'moves all shards of a node to the other nodes of the map';
 
 -- Makes a plan. The moves that have begun already come first.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_plan(
-        command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval)
+        command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval,
+        ignore_dependents boolean)
     RETURNS insta_ids_internal.carrying
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     steps jsonb;
 BEGIN
-    IF num_nulls(by, threshold, drain, exclude, sample, at_once, max_pause) > 0 THEN
+    IF num_nulls(by, threshold, drain, exclude, sample, at_once, max_pause, ignore_dependents) > 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = format('no argument of %s can be NULL', command);
@@ -55,7 +56,7 @@ $$;
 -- Begins each move of a plan that can begin, and looks how far those are that run. If one fails, or a node does not answer, it raises
 -- a warning, and the other moves of that node are left.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_on(
-        command text, at_once integer, max_pause interval, INOUT carrying insta_ids_internal.carrying)
+        command text, at_once integer, max_pause interval, ignore_dependents boolean, INOUT carrying insta_ids_internal.carrying)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -70,7 +71,7 @@ BEGIN
         IF state = 'waiting' AND carrying.failed ?| ARRAY[step ->> 'from_node', step ->> 'to_node'] THEN
             state := 'failed';
         ELSIF state = 'waiting' AND NOT insta_ids_internal.is_busy(carrying.steps, carrying.states, step, at_once) THEN
-            reason := insta_ids_internal.begin_step(step, max_pause);
+            reason := insta_ids_internal.begin_step(step, max_pause, ignore_dependents);
             state := CASE WHEN reason IS NULL THEN 'running' ELSE 'failed' END;
         ELSIF state = 'running' THEN
             state := insta_ids_internal.state_of_step(step);
@@ -130,7 +131,8 @@ $$;
 
 -- Makes a plan, and moves its shards. `at_once` moves run at the same time, between different nodes.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_out(
-        command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval)
+        command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval,
+        ignore_dependents boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -138,10 +140,11 @@ DECLARE
     carrying insta_ids_internal.carrying;
 BEGIN
     CALL insta_ids_internal.new_transaction();
-    carrying := insta_ids_internal.make_plan(command, by, threshold, drain, exclude, sample, at_once, max_pause);
+    carrying := insta_ids_internal.make_plan(
+        command, by, threshold, drain, exclude, sample, at_once, max_pause, ignore_dependents);
     CALL insta_ids_internal.new_transaction();
     WHILE insta_ids_internal.goes_on(carrying) LOOP
-        CALL insta_ids_internal.carry_on(command, at_once, max_pause, carrying);
+        CALL insta_ids_internal.carry_on(command, at_once, max_pause, ignore_dependents, carrying);
         CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.wait_ms(100);
     END LOOP;
@@ -231,21 +234,24 @@ BEGIN ATOMIC
 END;
 
 -- Has the target begin a move, or go on with it, in the background, unless it has ended by now. Returns NULL, or why it does not.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_step(step jsonb, max_pause interval) RETURNS text
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_step(step jsonb, max_pause interval, ignore_dependents boolean) RETURNS text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    detail text;
 BEGIN
     IF insta_ids_internal.state_of_step(step) = 'done' THEN
         RETURN NULL;
     END IF;
     PERFORM insta_ids_internal.connect_node((step ->> 'to_node')::name);
     PERFORM insta_ids_internal.begin_to_ask_node(format(
-        'CALL insta_ids.move_shards(%s, %s, %L, max_pause => %L, background => true)', (step ->> 'first')::integer,
-        (step ->> 'last')::integer, step ->> 'from_node', max_pause));
+        'CALL insta_ids.move_shards(%s, %s, %L, max_pause => %L, background => true, ignore_dependents => %L)',
+        (step ->> 'first')::integer, (step ->> 'last')::integer, step ->> 'from_node', max_pause, ignore_dependents));
     PERFORM insta_ids_internal.await_node(), insta_ids_internal.disconnect_node();
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
-    RETURN SQLERRM;
+    GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+    RETURN concat_ws(': ', SQLERRM, nullif(detail, ''));
 END
 $$;
 

@@ -2,7 +2,8 @@
 
 -- Tries the first steps of a move. The source really offers the shards, and this server really creates them, in transactions that
 -- are rolled back. So a finding is what the move itself would raise. `path` is the search_path of the migrations.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_move(first integer, last integer, from_node name, path text)
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_move(
+        first integer, last integer, from_node name, path text, ignore_dependents boolean)
     RETURNS SETOF insta_ids.finding
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,7 +17,8 @@ DECLARE
 BEGIN
     BEGIN
         PERFORM insta_ids_internal.connect_node(from_node);
-        offer := insta_ids_internal.ask_node(format('BEGIN; SELECT insta_ids_internal.move_offer(%s, %s, %L)', first, last, here));
+        offer := insta_ids_internal.ask_node(format(
+            'BEGIN; SELECT insta_ids_internal.move_offer(%s, %s, %L, ignore_dependents => %L)', first, last, here, ignore_dependents));
         lead := (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz
             - clock_timestamp();
         standby := insta_ids_internal.ask_node('SELECT insta_ids_internal.standby_behind(0, ''{}'')');
@@ -51,15 +53,18 @@ BEGIN
             'Start the standby, or drop its slot.', standby IS NOT NULL),
         ('notice', 'would_move', offer ->> 'name', format('Shards from %s to %s with %s tables and %s would come from node "%s".',
             first, last, tables, pg_size_pretty((offer ->> 'bytes')::bigint), from_node),
-            format('CALL insta_ids.move_shards(%s, %s, %L)', first, last, from_node), tables IS NOT NULL)
+            format('CALL insta_ids.move_shards(%s, %s, %L%s)', first, last, from_node,
+                CASE WHEN ignore_dependents THEN ', ignore_dependents => true' END), tables IS NOT NULL)
     ) f (severity, code, object, detail, hint, is_so) WHERE f.is_so;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION insta_ids.check_move(first integer, last integer, from_node name) RETURNS SETOF insta_ids.finding
+CREATE OR REPLACE FUNCTION insta_ids.check_move(
+        first integer, last integer, from_node name, ignore_dependents boolean DEFAULT false)
+    RETURNS SETOF insta_ids.finding
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT * FROM insta_ids_internal.check_move(first, last, from_node, pg_catalog.current_setting('search_path'));
+    SELECT * FROM insta_ids_internal.check_move(first, last, from_node, pg_catalog.current_setting('search_path'), ignore_dependents);
 END;
-COMMENT ON FUNCTION insta_ids.check_move(integer, integer, name) IS
+COMMENT ON FUNCTION insta_ids.check_move(integer, integer, name, boolean) IS
     'tries the first steps of a move on both servers, and takes them back';

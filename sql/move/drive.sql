@@ -4,12 +4,12 @@
 -- Raises an error unless all arguments of move_shards() are given and in range.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_move_arguments(
         first integer, last integer, from_node name, verify text, lock_timeout text, max_lag bigint, max_pause interval,
-        await_standbys boolean, background boolean)
+        await_standbys boolean, background boolean, ignore_dependents boolean)
     RETURNS void
     IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background) > 0 THEN
+    IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background, ignore_dependents) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
     ELSIF verify NOT IN ('snapshot', 'fenced', 'none') THEN
         RAISE EXCEPTION USING
@@ -67,7 +67,7 @@ $$;
 CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
         first integer, last integer, from_node name, verify text DEFAULT 'snapshot', lock_timeout text DEFAULT '10s',
         max_lag bigint DEFAULT 1048576, max_pause interval DEFAULT '10 s', await_standbys boolean DEFAULT true,
-        background boolean DEFAULT false)
+        background boolean DEFAULT false, ignore_dependents boolean DEFAULT false)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -79,10 +79,10 @@ DECLARE
 BEGIN
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.require_move_arguments(
-        first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background);
+        first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background, ignore_dependents);
     SELECT * INTO move, is_new, is_released, is_handed_over FROM insta_ids_internal.find_move(first, last, from_node);
     IF is_new THEN
-        CALL insta_ids_internal.begin_move(move, first, last, path, lock_timeout);
+        CALL insta_ids_internal.begin_move(move, first, last, path, lock_timeout, ignore_dependents);
     END IF;
     IF is_handed_over THEN
         CALL insta_ids_internal.finish_move(move, from_node, verify, lock_timeout, await_standbys);
@@ -102,7 +102,7 @@ BEGIN
     PERFORM insta_ids_internal.disconnect_node(), pg_catalog.set_config('search_path', path, true);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean, boolean) IS
+COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean, boolean, boolean) IS
     'brings a range of shards here from another node, or goes on with that';
 
 -- Returns what the connected source knows of a move: its row there, and how the move with this id has ended.
@@ -116,7 +116,8 @@ $$;
 
 -- Has the source offer the shards, and creates them here, empty and closed. `path` is the search_path of their migrations. If this
 -- server cannot create them, it withdraws a new offer, and raises the error.
-CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_move(move name, first integer, last integer, path text, lock_timeout text)
+CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_move(
+        move name, first integer, last integer, path text, lock_timeout text, ignore_dependents boolean)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -126,8 +127,8 @@ BEGIN
     -- One snapshot has both. Another session may have prepared this move since the caller looked.
     PERFORM insta_ids_internal.require_absent(first, last)
     WHERE NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.name = move);
-    offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L, %L)', first, last,
-        insta_ids_internal.require_own_node(), lock_timeout));
+    offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L, %L, %L)', first, last,
+        insta_ids_internal.require_own_node(), lock_timeout, ignore_dependents));
     BEGIN
         PERFORM insta_ids_internal.prepare_shards(offer, path);
     EXCEPTION WHEN OTHERS THEN
@@ -158,11 +159,12 @@ END
 $$;
 
 -- The first step of a move: the source offers the shards, and this server creates them.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(move name, first integer, last integer, path text, lock_timeout text)
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(
+        move name, first integer, last integer, path text, lock_timeout text, ignore_dependents boolean)
     LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.prepare_move(move, first, last, path, lock_timeout);
+    PERFORM insta_ids_internal.prepare_move(move, first, last, path, lock_timeout, ignore_dependents);
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.subscribe_prepared(move);
     CALL insta_ids_internal.new_transaction();

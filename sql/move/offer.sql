@@ -1,7 +1,7 @@
 -- Moves, on the source: what is in a shard, and its offer.
 
--- Raises an error unless all of these shards can be moved completely.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[]) RETURNS void
+-- Raises an error unless all of these shards can be moved completely. With `ignore_dependents`, other objects may depend on them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[], ignore_dependents boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -61,6 +61,12 @@ BEGIN
         UNION ALL
         SELECT r.shard, 8, r.object || ': ' || r.detail, r.hint
         FROM insta_ids_internal.check_references(shards) r WHERE r.severity = 'error'
+        UNION ALL
+        SELECT s.shard, 10, format('Other objects depend on it: %s.', d.dependents),
+               'Drop them, or call with ignore_dependents => true: then they stay with the schema that the shard leaves.'
+        FROM insta_ids_internal.shard_schema s
+        CROSS JOIN LATERAL insta_ids_internal.named_dependents(s.oid) d (dependents)
+        WHERE NOT ignore_dependents AND s.shard = ANY (shards) AND d.dependents IS NOT NULL
     ) o (shard, place, detail, hint)
     WHERE o.shard = ANY (shards) ORDER BY o.place, o.shard LIMIT 1;
     IF FOUND THEN
@@ -121,7 +127,8 @@ END;
 
 -- Offers a range of shards: publishes their tables, and keeps their objects from being altered. Returns the offer, and the same
 -- one if it is called again. Raises an error unless the shards can be moved, or if it waits longer than `lock_timeout` for a lock.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(first integer, last integer, to_node name, lock_timeout text DEFAULT '10s')
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(
+        first integer, last integer, to_node name, lock_timeout text DEFAULT '10s', ignore_dependents boolean DEFAULT false)
     RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
@@ -161,7 +168,7 @@ BEGIN
             END IF;
         END LOOP;
         PERFORM insta_ids_internal.lock_shards(move.shards);
-        PERFORM insta_ids_internal.require_movable(move.shards);
+        PERFORM insta_ids_internal.require_movable(move.shards, ignore_dependents);
         -- This waits for sessions that create objects in the schemas, so that the next statements see these objects.
         PERFORM insta_ids_internal.lock_schema(s.oid) FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (move.shards);
         PERFORM insta_ids_internal.lock_relations(

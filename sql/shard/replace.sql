@@ -65,17 +65,26 @@ BEGIN
 END
 $$;
 
+-- Returns the publications that have tables of a schema by name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.publications_of(schema oid) RETURNS SETOF name
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.pubname
+    FROM pg_publication p
+    WHERE EXISTS (
+            SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid WHERE r.prpubid = p.oid AND c.relnamespace = schema)
+        OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = schema);
+END
+$$;
+
 -- Raises an error if a publication has tables of a schema by name, because it would not have those that replace them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_published(schema regnamespace) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    publication name := (
-        SELECT min(p.pubname)
-        FROM pg_publication p
-        WHERE EXISTS (
-                SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid WHERE r.prpubid = p.oid AND c.relnamespace = schema)
-            OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = schema));
+    publication CONSTANT name := (SELECT min(p) FROM insta_ids_internal.publications_of(schema) p);
 BEGIN
     IF publication IS NOT NULL THEN
         RAISE EXCEPTION USING

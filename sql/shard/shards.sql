@@ -195,15 +195,14 @@ $$;
 COMMENT ON PROCEDURE insta_ids.create_shards(integer, integer, integer) IS
     'creates the shards of a range that are not there yet';
 
--- Raises an error if objects outside of a shard's schema depend on objects in it. DROP SCHEMA ... RESTRICT cannot tell this,
--- because it fails for every schema that is not empty.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_dependents(shard integer, schema oid) RETURNS void
+-- Returns the objects outside of a schema that depend on objects in it. DROP SCHEMA ... RESTRICT cannot tell this, because it fails for
+-- every schema that is not empty.
+CREATE OR REPLACE FUNCTION insta_ids_internal.dependents_of(schema oid) RETURNS SETOF text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    outside text;
 BEGIN
     -- Looks for objects that depend on a part of the schema and are not parts themselves.
+    RETURN QUERY
     WITH RECURSIVE parts AS (
         SELECT d.classid, d.objid FROM pg_depend d
         WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema
@@ -213,12 +212,21 @@ BEGIN
         FROM parts p JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid
         WHERE d.deptype <> 'n'
     )
-    SELECT pg_describe_object(d.classid, d.objid, d.objsubid) INTO outside
+    SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid)
     FROM (SELECT 'pg_namespace'::regclass, schema UNION ALL SELECT * FROM parts) p (classid, objid)
     JOIN pg_depend d ON d.refclassid = p.classid AND d.refobjid = p.objid AND d.deptype = 'n'
-    WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts)
-    LIMIT 1;
-    IF FOUND THEN
+    WHERE (d.classid, d.objid) NOT IN (SELECT * FROM parts);
+END
+$$;
+
+-- Raises an error if objects outside of a shard's schema depend on objects in it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_dependents(shard integer, schema oid) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outside CONSTANT text := (SELECT min(d) FROM insta_ids_internal.dependents_of(schema) d);
+BEGIN
+    IF outside IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'dependent_objects_still_exist',
             MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
