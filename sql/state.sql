@@ -135,8 +135,6 @@ CREATE TABLE insta_ids_internal.move (
     standbys text[],
     -- On the source: how many tables were compared since the last fence.
     tables_compared integer,
-    -- On the target: the privileges on the schemas that are given back at the hand-over. See hold_privileges.
-    privileges jsonb,
     -- On the source: what the target needs for the hand-over. See move_mark.
     mark jsonb,
     -- On the target: with what arguments a background worker goes on with the move. See go_on_in_background.

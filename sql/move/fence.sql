@@ -129,6 +129,7 @@ BEGIN
         SET mark = jsonb_build_object('id', m.id, 'fence', m.fences, 'lsn', m.fenced_lsn, 'sequences', sequences,
             -- The lease covers the time of every id of this database.
             'until', (SELECT c.lease + interval '1 ms' FROM insta_ids.clock() c),
+            'privileges', insta_ids_internal.privileges_json(m.shards),
             'version', (SELECT coalesce(max(p.version), 0) FROM insta_ids_internal.map p))
         WHERE m.name = move
         RETURNING m.mark INTO moving.mark;

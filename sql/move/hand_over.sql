@@ -49,7 +49,7 @@ BEGIN
             MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     END IF;
-    PERFORM insta_ids_internal.require_not_promoted(moving),
+    PERFORM insta_ids_internal.require_not_promoted(moving), insta_ids_internal.require_roles(mark -> 'privileges', moving.from_node),
         insta_ids_internal.require_near_time((mark ->> 'until')::timestamptz, moving.from_node),
         insta_ids_internal.require_map_version((mark ->> 'version')::bigint);
     SELECT format('%I.%I', s ->> 0, s ->> 1) INTO unknown FROM jsonb_array_elements(mark -> 'sequences') s
@@ -68,7 +68,7 @@ BEGIN
     DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard = ANY (moving.shards);
     PERFORM insta_ids_internal.open_shards(moving.shards);
     -- The event triggers pass what alters shards that are open.
-    PERFORM insta_ids_internal.disable_subscription(move), insta_ids_internal.give_back_privileges(moving.privileges),
+    PERFORM insta_ids_internal.disable_subscription(move), insta_ids_internal.restore_privileges(moving.shards, mark -> 'privileges'),
         -- Higher than all that the two nodes know.
         insta_ids_internal.assign_moved(moving,
             1 + greatest((mark ->> 'version')::bigint, (SELECT m.version FROM insta_ids_internal.map m)));

@@ -205,6 +205,7 @@ BEGIN
         'map', insta_ids.shard_map(),
         'migrations', insta_ids_internal.migrations_json(),
         'objects', objects,
+        'privileges', insta_ids_internal.privileges_json(move.shards),
         'partitions', (SELECT jsonb_object_agg(s, insta_ids_internal.partitions_json(s)) FROM unnest(move.shards) s));
 END
 $$;

@@ -1,6 +1,172 @@
 -- Moves: what shards share with the rest of their servers: roles and their privileges, objects that depend on the shards, and rows to
 -- which the shards refer.
 
+-- Returns the objects of shards that have an owner or privileges, with the privileges of columns and the default privileges in the
+-- schemas. The owner of a part follows that of its table. NULL as `acl` stands for the privileges that PostgreSQL gives by default.
+CREATE OR REPLACE FUNCTION insta_ids_internal.owned_objects(shards integer[])
+    RETURNS TABLE (kind text, identity text, part text, owner name, is_part boolean, acl aclitem[])
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH schemas AS (
+        SELECT n.* FROM insta_ids_internal.shard_schema s JOIN pg_namespace n ON n.oid = s.oid WHERE s.shard = ANY (shards)
+    ), relations AS (
+        SELECT c.* FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid AND c.relkind = ANY ('{r,p,v,m,f,S}')
+    )
+    SELECT o.kind, o.identity, coalesce(o.part, ''), pg_get_userbyid(o.owner), o.is_part, o.acl
+    FROM (
+        SELECT 'SCHEMA', s.oid::regnamespace::text, NULL, s.nspowner, false, s.nspacl FROM schemas s
+        UNION ALL
+        SELECT CASE r.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, r.oid::regclass::text, NULL, r.relowner,
+               EXISTS (
+                   SELECT FROM pg_depend d
+                   WHERE d.classid = 'pg_class'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass
+                       AND r.relkind = 'S' AND d.deptype IN ('a', 'i')),
+               r.relacl
+        FROM relations r
+        UNION ALL
+        SELECT 'COLUMN', r.oid::regclass::text, a.attname::text, r.relowner, true, a.attacl
+        FROM relations r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attacl IS NOT NULL AND NOT a.attisdropped
+        UNION ALL
+        SELECT 'ROUTINE', p.oid::regprocedure::text, NULL, p.proowner, false, p.proacl
+        FROM schemas s JOIN pg_proc p ON p.pronamespace = s.oid
+        WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'i')
+        UNION ALL
+        -- Types of tables, arrays and multiranges follow what they belong to.
+        SELECT 'TYPE', t.oid::regtype::text, NULL, t.typowner, false, t.typacl
+        FROM schemas s JOIN pg_type t ON t.typnamespace = s.oid
+        WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'i')
+            OR t.typrelid <> 0 AND t.typrelid IN (SELECT c.oid FROM pg_class c WHERE c.relkind = 'c')
+        UNION ALL
+        SELECT 'DEFAULT', s.oid::regnamespace::text,
+               CASE d.defaclobjtype WHEN 'r' THEN 'TABLES' WHEN 'S' THEN 'SEQUENCES' WHEN 'f' THEN 'ROUTINES' WHEN 'T' THEN 'TYPES' END,
+               d.defaclrole, true, d.defaclacl
+        FROM schemas s JOIN pg_default_acl d ON d.defaclnamespace = s.oid
+    ) o (kind, identity, part, owner, is_part, acl);
+END
+$$;
+
+-- Returns the owners and privileges of shards, as restore_privileges() takes them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.privileges_json(shards integer[]) RETURNS jsonb
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        SELECT jsonb_agg(jsonb_build_object('kind', o.kind, 'identity', o.identity, 'part', o.part, 'owner', o.owner, 'grants',
+            (SELECT jsonb_agg(g) FROM insta_ids_internal.grants(o.kind, o.owner, o.acl) g WHERE o.acl IS NOT NULL)))
+        FROM insta_ids_internal.owned_objects(shards) o);
+END
+$$;
+
+-- Returns the privileges of an object, in words. The grantee of a privilege of PUBLIC is ''.
+CREATE OR REPLACE FUNCTION insta_ids_internal.grants(kind text, owner name, acl aclitem[])
+    RETURNS TABLE (grantee name, privilege text, is_grantable boolean)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT CASE a.grantee WHEN 0 THEN '' ELSE pg_get_userbyid(a.grantee) END, a.privilege_type, a.is_grantable
+    FROM aclexplode(coalesce(acl, acldefault(
+        CASE kind WHEN 'SCHEMA' THEN 'n' WHEN 'TABLE' THEN 'r' WHEN 'SEQUENCE' THEN 's' WHEN 'ROUTINE' THEN 'f' ELSE 'T' END::"char",
+        to_regrole(quote_ident(owner))))) a;
+END
+$$;
+
+-- Raises an error if a role does not exist here that owns objects of shards on their source, or has privileges on them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_roles(privileges jsonb, from_node name) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    missing CONSTANT name[] := ARRAY(
+        SELECT r.role
+        FROM jsonb_to_recordset(privileges) o (owner name, grants jsonb)
+        CROSS JOIN LATERAL (
+            SELECT o.owner UNION SELECT g.grantee FROM jsonb_to_recordset(o.grants) g (grantee name) WHERE g.grantee <> ''
+        ) r (role)
+        WHERE r.role NOT IN (SELECT p.rolname FROM pg_roles p) GROUP BY r.role ORDER BY r.role);
+BEGIN
+    IF missing <> '{}' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('role "%s" does not exist on this node', missing[1]),
+            DETAIL = format('On node "%s" it owns objects of the shards, or has privileges on them.', from_node),
+            HINT = (SELECT string_agg(format('CREATE ROLE %I;', m), ' ') FROM unnest(missing[:10]) m);
+    END IF;
+END
+$$;
+
+-- Gives the objects of shards the owners and privileges that they have on their source. From there come names only, of roles and
+-- columns, and all are quoted. It waits for locks as long as a hand-over should.
+CREATE OR REPLACE FUNCTION insta_ids_internal.restore_privileges(shards integer[], privileges jsonb) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- The words that this server has for privileges.
+    known CONSTANT text[] := ARRAY(
+        SELECT DISTINCT a.privilege_type FROM unnest('{n,r,s,f,T}'::"char"[]) k, aclexplode(acldefault(k, 10)) a);
+    command text;
+    next record;
+BEGIN
+    PERFORM insta_ids_internal.lock_relations(ARRAY(
+        SELECT r.relation
+        FROM insta_ids_internal.shard_relation r
+        JOIN pg_class c ON c.oid = r.relation
+        JOIN jsonb_to_recordset(privileges) t (identity text, owner name)
+            ON t.identity = r.relation::text AND t.owner <> pg_get_userbyid(c.relowner)
+        WHERE r.shard = ANY (shards) AND r.kind IN ('r', 'p') GROUP BY r.relation ORDER BY r.relation),
+        'ACCESS EXCLUSIVE', '{}', 'the shards', '1s');
+    FOR next IN
+        SELECT o.kind, o.identity, t.owner
+        FROM insta_ids_internal.owned_objects(shards) o
+        JOIN jsonb_to_recordset(privileges) t (kind text, identity text, owner name)
+            ON (t.kind, t.identity) = (o.kind, o.identity) AND t.owner <> o.owner
+        -- No superuser becomes the owner of what a migration gave to another role.
+        JOIN pg_roles theirs ON theirs.rolname = t.owner
+        JOIN pg_roles ours ON ours.rolname = o.owner AND (ours.rolsuper OR NOT theirs.rolsuper)
+        WHERE NOT o.is_part
+    LOOP
+        EXECUTE format('ALTER %s %s OWNER TO %I', next.kind, next.identity, next.owner);
+    END LOOP;
+    FOREACH command IN ARRAY '{REVOKE,GRANT}'::text[] LOOP
+        FOR next IN
+            WITH objects AS MATERIALIZED (
+                SELECT * FROM insta_ids_internal.owned_objects(shards)
+            ), ours AS (
+                SELECT o.kind, o.identity, o.part, CASE o.kind WHEN 'DEFAULT' THEN o.owner END AS role, g.*
+                FROM objects o CROSS JOIN LATERAL insta_ids_internal.grants(o.kind, o.owner, o.acl) g
+            ), theirs AS (
+                SELECT t.kind, t.identity, t.part, CASE t.kind WHEN 'DEFAULT' THEN t.owner END AS role, g.*
+                FROM jsonb_to_recordset(privileges) t (kind text, identity text, part text, owner name, grants jsonb)
+                CROSS JOIN LATERAL (
+                    SELECT * FROM jsonb_to_recordset(t.grants) g (grantee name, privilege text, is_grantable boolean)
+                    UNION ALL
+                    SELECT * FROM insta_ids_internal.grants(t.kind, t.owner, NULL::aclitem[]) WHERE t.grants IS NULL
+                ) g
+                JOIN objects o ON o.identity = t.identity
+                    AND o.kind = CASE t.kind WHEN 'COLUMN' THEN 'TABLE' WHEN 'DEFAULT' THEN 'SCHEMA' ELSE t.kind END
+                WHERE g.privilege = ANY (known)
+                    AND (t.kind <> 'DEFAULT' OR t.part IN ('TABLES', 'SEQUENCES', 'ROUTINES', 'TYPES'))
+            )
+            SELECT * FROM (TABLE ours EXCEPT TABLE theirs) r WHERE command = 'REVOKE'
+            UNION ALL
+            SELECT * FROM (TABLE theirs EXCEPT TABLE ours) g WHERE command = 'GRANT'
+        LOOP
+            EXECUTE concat_ws(' ',
+                CASE next.kind WHEN 'DEFAULT'
+                    THEN format('ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %s', next.role, next.identity) END,
+                command, next.privilege,
+                CASE next.kind WHEN 'COLUMN' THEN format('(%I)', next.part) END,
+                'ON', CASE next.kind WHEN 'COLUMN' THEN 'TABLE' WHEN 'DEFAULT' THEN next.part ELSE next.kind END,
+                CASE WHEN next.kind <> 'DEFAULT' THEN next.identity END,
+                CASE command WHEN 'GRANT' THEN 'TO' ELSE 'FROM' END,
+                CASE next.grantee WHEN '' THEN 'PUBLIC' ELSE quote_ident(next.grantee) END,
+                CASE WHEN command = 'REVOKE' THEN 'CASCADE' WHEN next.is_grantable THEN 'WITH GRANT OPTION' END);
+        END LOOP;
+    END LOOP;
+END
+$$;
+
 -- Returns the objects outside of a shard that depend on it, at most five, in one text, or NULL if there are none.
 CREATE OR REPLACE FUNCTION insta_ids_internal.named_dependents(schema oid) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

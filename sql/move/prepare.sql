@@ -19,6 +19,7 @@ BEGIN
             DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
             HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
     END IF;
+    PERFORM insta_ids_internal.require_roles(offer -> 'privileges', moving.from_node);
     -- Sessions that prepare or cancel this move wait until this transaction ends.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM insta_ids_internal.move m WHERE (m.name, m.id) = (moving.name, moving.id)) THEN
@@ -60,11 +61,11 @@ BEGIN
     -- Rows that migrations inserted also come from the source.
     PERFORM insta_ids_internal.truncate_shards(moving.shards);
     -- The event triggers would refuse this on fenced shards.
-    moving.privileges := insta_ids_internal.hold_privileges(moving.shards);
+    PERFORM insta_ids_internal.hold_privileges(moving.shards);
     PERFORM insta_ids_internal.close_shards(moving.shards, here, '2s');
-    INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step, privileges)
+    INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.bytes,
-        'prepared', moving.privileges);
+        'prepared');
 END
 $$;
 
@@ -100,18 +101,17 @@ BEGIN
 END
 $$;
 
--- Takes all privileges on the schemas of shards from other roles than their owners, so that nobody reads an unfinished copy.
--- Returns what give_back_privileges() needs. From PostgreSQL 16 on, a subscription writes with the rights of each table's owner,
--- so a schema with tables of another role keeps its privileges.
-CREATE OR REPLACE FUNCTION insta_ids_internal.hold_privileges(shards integer[]) RETURNS jsonb
+-- Takes all privileges on the schemas of shards from other roles than their owners, so that nobody reads an unfinished copy. The
+-- hand-over gives the schemas those of the source. From PostgreSQL 16 on, a subscription writes with the rights of each table's
+-- owner, so a schema with tables of another role keeps its privileges.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hold_privileges(shards integer[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    held jsonb := '[]';
     granted record;
 BEGIN
     FOR granted IN
-        SELECT s.schema, a.grantee, a.privilege_type AS privilege, a.is_grantable
+        SELECT s.schema, a.grantee, a.privilege_type AS privilege
         FROM insta_ids_internal.shard_schema s
         JOIN pg_namespace n ON n.oid = s.oid
         CROSS JOIN LATERAL aclexplode(n.nspacl) a
@@ -120,26 +120,6 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE %s ON SCHEMA %I FROM %s CASCADE', granted.privilege, granted.schema,
             CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::regrole::text END);
-        held := held || to_jsonb(granted);
-    END LOOP;
-    RETURN held;
-END
-$$;
-
--- Grants the privileges again that hold_privileges() took, to the roles that still exist.
-CREATE OR REPLACE FUNCTION insta_ids_internal.give_back_privileges(held jsonb) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    granted record;
-BEGIN
-    FOR granted IN
-        SELECT * FROM jsonb_to_recordset(held) h (schema name, grantee oid, privilege text, is_grantable boolean)
-        WHERE h.grantee = 0 OR EXISTS (SELECT FROM pg_roles r WHERE r.oid = h.grantee)
-    LOOP
-        EXECUTE format('GRANT %s ON SCHEMA %I TO %s', granted.privilege, granted.schema,
-            CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::regrole::text END)
-            || CASE WHEN granted.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END;
     END LOOP;
 END
 $$;
@@ -307,8 +287,8 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('%s belongs to role "%s"', owned.object, owned.role),
             DETAIL = 'PostgreSQL 15 runs the code of tables that a subscription writes to with the rights of the subscription''s owner.',
-            HINT = format('If you trust that code: ALTER %s %s OWNER TO CURRENT_USER. Then call insta_ids.move_shards() again.'
-                || ' After the move the role can get it back.', upper(owned.type), owned.identity);
+            HINT = format('If you trust that code: ALTER %s %s OWNER TO CURRENT_USER. Then call insta_ids.move_shards() again.',
+                upper(owned.type), owned.identity);
     END IF;
 END
 $$;

@@ -140,18 +140,23 @@ impl<'a> Move<'a> {
             "drained" => {
                 self.mark =
                     text(a.query_one(&format!("SELECT insta_ids_internal.move_mark('{name}')::text"), &[])?);
-                until(&mut b, &format!("SELECT insta_ids_internal.move_drained('{name}', '{}')", self.mark))?;
+                until(
+                    &mut b,
+                    &format!("SELECT insta_ids_internal.move_drained('{name}', $mark${}$mark$)", self.mark),
+                )?;
             }
             "release" => {
                 let release = format!(
-                    "SELECT insta_ids_internal.move_release('{name}', ('{}'::jsonb ->> 'fence')::integer)::text",
+                    "SELECT insta_ids_internal.move_release('{name}', ($mark${}$mark$::jsonb ->> 'fence')::integer)::text",
                     self.mark
                 );
                 self.released = text(a.query_one(&release, &[])?);
             }
             "hand over" => {
-                let hand_over =
-                    format!("SELECT insta_ids_internal.move_hand_over('{name}', '{}')::text", self.released);
+                let hand_over = format!(
+                    "SELECT insta_ids_internal.move_hand_over('{name}', $mark${}$mark$)::text",
+                    self.released
+                );
                 self.handed_over = text(b.query_one(&hand_over, &[])?);
             }
             _ => {

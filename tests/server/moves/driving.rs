@@ -236,6 +236,7 @@ fn a_move_finds_passwords_in_a_passfile_and_keeps_none() {
     pair.b.stop();
     pair.b.script("start", &[&format!("PGSERVICEFILE={}", directory.join("pg_service.conf").display())]);
     let mut b = pair.b.connect();
+    b.batch_execute("CREATE ROLE mover").unwrap();
     let known_as = |dsn: &str| {
         let mut a = pair.a.connect();
         a.execute("SELECT insta_ids.add_node('a', $1)", &[&dsn]).unwrap();

@@ -1,6 +1,8 @@
 //! What shards share with the rest of their servers: rows, objects, roles and settings. A move keeps it whole, or is refused.
 
-use support::pair::Pair;
+use postgres::NoTls;
+use postgres::error::SqlState;
+use support::pair::{Move, Pair, before, shard_map};
 use support::{count, refused, texts};
 
 fn findings(b: &mut postgres::Client, arguments: &str) -> Vec<String> {
@@ -87,6 +89,123 @@ fn objects_that_depend_on_a_shard_keep_it_from_moving() {
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta_ids.shards"), 4);
     assert_eq!(count(&mut a, "SELECT count(*) FROM pg_views WHERE definition LIKE '%insta2\\_\\_moved%'"), 7);
     b.batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+}
+
+/// The owners and privileges of a shard are the same on both servers, and an application that could write still can.
+#[test]
+fn owners_and_privileges_move_with_a_shard() {
+    let pair = Pair::start("rights");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(
+        "CREATE ROLE \"the Mover\" LOGIN REPLICATION; GRANT CREATE ON DATABASE postgres TO \"the Mover\";
+         SELECT insta_ids.grant_provisioning('\"the Mover\"'); CREATE ROLE app LOGIN; CREATE ROLE \"it's\";
+         SELECT insta_ids.add_migration('0002', 'CREATE TYPE mood AS ENUM (''fair''); CREATE DOMAIN few AS integer;
+            CREATE VIEW captions AS SELECT caption FROM photos;
+            CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at bigserial, mood mood);
+            CREATE FUNCTION half(few) RETURNS integer IMMUTABLE RETURN $1 / 2;
+            CREATE TABLE logs (id bigint PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE logs1 PARTITION OF logs DEFAULT')",
+    )
+    .unwrap();
+    let socket = pair.a.socket.display();
+    let dsn = format!("host={socket} user='the Mover' dbname=postgres");
+    a.execute("SELECT insta_ids.add_node('a', $1)", &[&dsn]).unwrap();
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    let mut mover = pair.a.config().user("the Mover").connect(NoTls).unwrap();
+    mover.batch_execute("CALL insta_ids.create_shards(4, 4)").unwrap();
+    mover
+        .batch_execute(
+            "GRANT USAGE ON SCHEMA insta4 TO app WITH GRANT OPTION; GRANT SELECT, INSERT ON insta4.photos TO app;
+             GRANT SELECT (id), UPDATE (caption) ON insta4.photos TO \"it's\"; GRANT USAGE ON SEQUENCE insta4.table_id_seq TO app;
+             REVOKE EXECUTE ON FUNCTION insta4.half FROM PUBLIC; GRANT EXECUTE ON FUNCTION insta4.half TO \"it's\";
+             REVOKE USAGE ON TYPE insta4.mood FROM PUBLIC; REVOKE DELETE ON insta4.events FROM \"the Mover\";
+             ALTER DEFAULT PRIVILEGES IN SCHEMA insta4 GRANT SELECT ON TABLES TO app",
+        )
+        .unwrap();
+    a.batch_execute("ALTER TABLE insta4.likes OWNER TO app; GRANT app TO \"the Mover\"").unwrap();
+    let write = |node: &support::Cluster| {
+        let mut app = node.config().user("app").connect(NoTls).unwrap();
+        app.batch_execute("INSERT INTO insta4.photos DEFAULT VALUES; SELECT FROM insta4.photos")
+    };
+    write(&pair.a).unwrap();
+
+    // Nothing is created for a role that this server lacks.
+    let call = "CALL insta_ids.move_shards(4, 4, 'a')";
+    let error = refused(&mut b, call);
+    assert_eq!(error.message(), "role \"app\" does not exist on this node");
+    assert_eq!(
+        error.detail(),
+        Some("On node \"a\" it owns objects of the shards, or has privileges on them.")
+    );
+    assert_eq!(error.hint(), Some("CREATE ROLE app; CREATE ROLE \"it's\"; CREATE ROLE \"the Mover\";"));
+    assert!(
+        findings(&mut b, "4, 4, 'a'")[0].starts_with("error | cannot_come | b | role \"app\" does not exist")
+    );
+    nothing_is_left(&pair);
+    b.batch_execute(error.hint().unwrap()).unwrap();
+    // What this server would grant, the source has not granted.
+    b.batch_execute(
+        "ALTER ROLE app LOGIN; CREATE ROLE other; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO other WITH GRANT OPTION;
+         ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO PUBLIC",
+    )
+    .unwrap();
+    let privileges = "SELECT jsonb_build_array(kind, identity, part, owner,
+            ARRAY(SELECT to_jsonb(g) FROM insta_ids_internal.grants(kind, owner, acl) g ORDER BY g))::text
+        FROM insta_ids_internal.owned_objects('{4}') ORDER BY kind, identity, part";
+    let there = texts(&mut a, privileges);
+    assert!(there.iter().any(|object| object.contains("\"DEFAULT\"")), "{there:?}");
+    // A grant of these seconds comes, too.
+    let mut moving = Move::of(&pair, 4, 4);
+    moving.steps(before("fence"));
+    assert_eq!(write(&pair.b).unwrap_err().code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+    moving.abort().unwrap();
+    b.batch_execute(call).unwrap();
+    assert_eq!(texts(&mut b, privileges), there);
+    write(&pair.b).unwrap();
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta4.photos"), 2);
+}
+
+/// An offer names roles. Whatever else it says, the target quotes it, or does not take it.
+#[test]
+fn privileges_of_a_source_reach_the_objects_of_its_shards_only() {
+    let pair = Pair::start("planted_rights");
+    let mut b = pair.b.connect();
+    b.batch_execute(
+        "CREATE ROLE guest; SELECT insta_ids.assign(9, 9, 'b'); SELECT insta_ids.create_shard(9)",
+    )
+    .unwrap();
+    b.batch_execute(
+        "CREATE TABLE public.salaries (); CREATE FUNCTION insta9.others() RETURNS integer RETURN 1;
+         ALTER FUNCTION insta9.others() OWNER TO guest",
+    )
+    .unwrap();
+    let acl = "SELECT count(*) FROM pg_class c, aclexplode(relacl) WHERE grantee = 'guest'::regrole";
+    for (kind, identity, part, owner, privilege) in [
+        ("TABLE", "public.salaries", "", "postgres", "SELECT"),
+        ("TABLE", "public.salaries", "", "guest", "SELECT"),
+        ("SCHEMA", "public", "", "guest", "CREATE"),
+        ("ROUTINE", "insta9.others()", "", "postgres", "EXECUTE"),
+        ("COLUMN", "public.salaries", "x", "postgres", "SELECT"),
+        ("DEFAULT", "public", "TABLES", "postgres", "SELECT"),
+        ("DEFAULT", "insta9", "TABLES TO guest; --", "postgres", "SELECT"),
+        ("TABLE public.salaries TO guest; --", "insta9", "", "postgres", "SELECT"),
+        ("SEQUENCE", "insta9.table_id_seq", "", "postgres", "ALL ON public.salaries TO guest; --"),
+    ] {
+        let grants =
+            format!(r#"[{{"grantee": "guest", "privilege": "{privilege}", "is_grantable": false}}]"#);
+        let object = format!(
+            r#"[{{"kind": "{kind}", "identity": "{identity}", "part": "{part}", "owner": "{owner}", "grants": {grants}}}]"#
+        );
+        b.execute("BEGIN", &[]).unwrap();
+        b.execute("SELECT insta_ids_internal.restore_privileges('{9}', $1::text::jsonb)", &[&object])
+            .unwrap();
+        assert_eq!(count(&mut b, acl), 0, "{object}");
+        assert_eq!(count(&mut b, "SELECT count(*) FROM pg_default_acl"), 0, "{object}");
+        let owned = "SELECT count(*) FROM pg_class WHERE relowner = 'guest'::regrole";
+        assert_eq!(count(&mut b, owned), 0, "{object}");
+        let kept = "SELECT count(*) FROM pg_proc WHERE proowner = 'guest'::regrole";
+        assert_eq!(count(&mut b, kept), 1, "{object}");
+        b.execute("ROLLBACK", &[]).unwrap();
+    }
 }
 
 /// An object cannot go out of a shard that is fenced or moves, or into it.
