@@ -57,6 +57,7 @@ sql_files! {
     "check_objects" "../sql/check/objects.sql"
     "check_repair" "../sql/check/repair.sql"
     "check_differences" "../sql/check/differences.sql"
+    "check_tables" "../sql/check/tables.sql"
     "check_placement" "../sql/check/placement.sql"
     "check_ids" "../sql/check/ids.sql"
     "check_server" "../sql/check/server.sql"

@@ -23,12 +23,6 @@ DECLARE
 BEGIN
     IF moving.step NOT IN ('prepared', 'copying') THEN
         RETURN;
-    ELSIF current_setting('max_logical_replication_workers')::integer = 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'subscriptions do not run on this server',
-            DETAIL = '"max_logical_replication_workers" is 0.',
-            HINT = 'Raise it in postgresql.conf, and restart the server.';
     END IF;
     PERFORM insta_ids_internal.require_trusted_owners(moving.shards);
     SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;

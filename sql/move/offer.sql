@@ -6,6 +6,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[], 
 AS $$
 DECLARE
     obstacle record;
+    -- One is for the changes, and one at a time for the table that is copied.
+    free_slots CONSTANT integer := current_setting('max_replication_slots')::integer - (SELECT count(*) FROM pg_replication_slots);
+    free_senders CONSTANT integer := current_setting('max_wal_senders')::integer - (SELECT count(*) FROM pg_stat_replication);
 BEGIN
     -- From PostgreSQL 19 on, the first slot turns logical decoding on where "wal_level" is replica.
     IF current_setting('wal_level') <> 'logical'
@@ -15,11 +18,16 @@ BEGIN
             MESSAGE = 'shards cannot leave this server',
             DETAIL = format('"wal_level" is %s.', current_setting('wal_level')),
             HINT = 'Set wal_level = logical in postgresql.conf, and restart the server.';
-    ELSIF (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer THEN
+    ELSIF free_slots < 2 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'configuration_limit_exceeded',
-            MESSAGE = 'all replication slots of this server are in use',
-            HINT = 'Drop one that is not needed, or raise "max_replication_slots".';
+            MESSAGE = format('a move needs two free replication slots, and this server has %s', free_slots),
+            HINT = 'Drop slots that are not needed, or raise "max_replication_slots".';
+    ELSIF free_senders < 2 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = format('a move needs two free WAL senders, and this server has %s', free_senders),
+            HINT = 'Raise "max_wal_senders" in postgresql.conf, and restart the server.';
     END IF;
     PERFORM insta_ids_internal.require_no_outside_children(shards);
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
@@ -45,8 +53,7 @@ BEGIN
                'Only rows of logged tables go with it.'
         FROM insta_ids_internal.shard_relation r WHERE r.kind = 'f' OR r.kind <> 'S' AND r.persistence = 'u'
         UNION ALL
-        SELECT t.shard, 5, format('Table %s has no primary key, by which its rows could be told apart.', t.relation),
-               format('Add a primary key, or: ALTER TABLE %s REPLICA IDENTITY FULL.', t.relation)
+        SELECT t.shard, 5, format('Rows of table %s cannot be told apart. %s', t.relation, t.reason), t.hint || '.'
         FROM insta_ids_internal.unidentified_tables(shards) t
         UNION ALL
         SELECT r.shard, 6, format('Index %s is invalid.', i.indexrelid::regclass),
@@ -61,6 +68,13 @@ BEGIN
         UNION ALL
         SELECT r.shard, 8, r.object || ': ' || r.detail, r.hint
         FROM insta_ids_internal.check_references(shards) r WHERE r.severity = 'error'
+        UNION ALL
+        SELECT r.shard, 9, format('Trigger "%s" of table %s also fires for rows that are copied.', t.tgname, r.relation),
+               format('Add a migration that does: ALTER TABLE %s ENABLE TRIGGER %I.', r.name, t.tgname)
+        FROM insta_ids_internal.shard_relation r
+        -- The bits of TRIGGER_TYPE_INSERT, DELETE and UPDATE in catalog/pg_trigger.h.
+        JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgenabled IN ('A', 'R') AND t.tgtype & 28 <> 0
+            AND t.tgname NOT IN ('insta_ids_fence', 'insta_ids_fence_rows')
         UNION ALL
         SELECT s.shard, 10, format('Other objects depend on it: %s.', d.dependents),
                'Drop them, or call with ignore_dependents => true: then they stay with the schema that the shard leaves.'
@@ -205,6 +219,7 @@ BEGIN
         'map', insta_ids.shard_map(),
         'migrations', insta_ids_internal.migrations_json(),
         'objects', objects,
+        'encoding', getdatabaseencoding(),
         'privileges', insta_ids_internal.privileges_json(move.shards),
         'partitions', (SELECT jsonb_object_agg(s, insta_ids_internal.partitions_json(s)) FROM unnest(move.shards) s));
 END

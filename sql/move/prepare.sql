@@ -18,7 +18,14 @@ BEGIN
             MESSAGE = format('this server is not node "%s"', moving.to_node),
             DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
             HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
+    ELSIF offer ->> 'encoding' <> getdatabaseencoding() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('database of node "%s" has the encoding %s, and this one has %s', moving.from_node, offer ->> 'encoding',
+                getdatabaseencoding()),
+            HINT = format('Create this database with ENCODING %L.', offer ->> 'encoding');
     END IF;
+    PERFORM insta_ids_internal.require_subscriptions();
     PERFORM insta_ids_internal.require_roles(offer -> 'privileges', moving.from_node);
     -- Sessions that prepare or cancel this move wait until this transaction ends.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
@@ -66,6 +73,33 @@ BEGIN
     INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step)
     VALUES (moving.name, moving.id, moving.first, moving.last, moving.shards, moving.from_node, moving.to_node, moving.bytes,
         'prepared');
+END
+$$;
+
+-- Raises an error if no subscription could copy tables to this server now.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_subscriptions() RETURNS void
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    short record;
+BEGIN
+    -- One is for the changes, and one at a time for the table that is copied. From PostgreSQL 18 on, another setting limits origins.
+    SELECT * INTO short
+    FROM (VALUES
+        ('max_logical_replication_workers', 2,
+            (SELECT count(*) FROM pg_stat_subscription s WHERE s.pid IS NOT NULL)),
+        (CASE WHEN current_setting('server_version_num')::integer < 180000 THEN 'max_replication_slots'
+            ELSE 'max_active_replication_origins' END, 2, (SELECT count(*) FROM pg_replication_origin_status)),
+        ('max_sync_workers_per_subscription', 1, 0)
+    ) l (setting, needed, used)
+    WHERE current_setting(l.setting)::integer - l.used < l.needed LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = 'subscriptions cannot copy tables to this server',
+            DETAIL = format('"%s" is %s, and %s of them are in use.', short.setting, current_setting(short.setting), short.used),
+            HINT = 'Raise it in postgresql.conf, and restart the server.';
+    END IF;
 END
 $$;
 

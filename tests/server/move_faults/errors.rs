@@ -120,8 +120,10 @@ fn no_writer_is_stopped_while_the_subscription_cannot_run() {
     assert_eq!(
         said(&error),
         (
-            "subscriptions do not run on this server",
-            Some("Raise it in postgresql.conf, and restart the server.")
+            "subscription of move \"insta_ids_2_2\" does not run",
+            Some(
+                "See the log of this server; \"max_logical_replication_workers\" or \"max_worker_processes\" may be too low."
+            )
         )
     );
     a.batch_execute(INSERT).unwrap();

@@ -208,6 +208,37 @@ fn privileges_of_a_source_reach_the_objects_of_its_shards_only() {
     }
 }
 
+/// What is short or different on a server is said before the copy.
+#[test]
+fn servers_that_cannot_copy_are_found_before_the_copy() {
+    let pair = Pair::start("short");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for slots in 1..=9 {
+        a.batch_execute(&format!("SELECT pg_create_physical_replication_slot('s{slots}')")).unwrap();
+    }
+    let found = findings(&mut b, "2, 2, 'a'");
+    let short =
+        "error | cannot_leave | a | a move needs two free replication slots, and this server has 1 | ";
+    assert!(found[0].starts_with(short), "{found:?}");
+    a.batch_execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots").unwrap();
+    b.batch_execute("ALTER SYSTEM SET max_sync_workers_per_subscription = 0").unwrap();
+    b.batch_execute("SELECT pg_reload_conf(), pg_sleep(0.5)").unwrap();
+    let found = findings(&mut b, "2, 2, 'a'");
+    let short = "error | cannot_come | b | subscriptions cannot copy tables to this server: \
+        \"max_sync_workers_per_subscription\" is 0, and 0 of them are in use. | ";
+    assert!(found[0].starts_with(short), "{found:?}");
+    b.batch_execute("ALTER SYSTEM RESET ALL").unwrap();
+    b.batch_execute("SELECT pg_reload_conf()").unwrap();
+    b.batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0").unwrap();
+    let mut latin = pair.b.connect_to("latin");
+    latin.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    latin.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    let found = findings(&mut latin, "2, 2, 'a'");
+    let short = "error | cannot_come | b | database of node \"a\" has the encoding UTF8, and this one has LATIN1 | \
+        Create this database with ENCODING 'UTF8'.";
+    assert_eq!(found, [short]);
+}
+
 /// An object cannot go out of a shard that is fenced or moves, or into it.
 #[test]
 fn objects_do_not_change_schemas_under_a_fence() {
