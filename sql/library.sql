@@ -98,6 +98,22 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.row_hashes("table" oid) RETURNS bi
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
     SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64';
 
+-- Returns the values in `columns` of the rows that have one of these hashes, as a text for each row.
+CREATE OR REPLACE FUNCTION insta_ids_internal.rows_of_hashes("table" oid, columns text[], hashes bigint[]) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'rows_of_hashes_wrapper'
+    -- The settings are those of survey_rows.
+    SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
+    SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64';
+
+-- Returns the hashes of the different keys in columns of a table, or none if a column's type has no hashes. Keys that PostgreSQL's own
+-- operators take for equal have the same hash on each server. It runs no code of the table's owner.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hashes_in_table("table" oid, columns text[]) RETURNS SETOF bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'hashes_in_table_wrapper';
+
+-- Returns the keys that have one of these hashes, as texts.
+CREATE OR REPLACE FUNCTION insta_ids_internal.keys_in_table("table" oid, columns text[], hashes bigint[]) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'keys_in_table_wrapper';
+
 -- Locks the schema of a relation until the transaction ends, so that other sessions cannot rename it. With a lock on the
 -- relation, its qualified name stays the same. Only members of the role that owns the relation may call this.
 CREATE OR REPLACE FUNCTION insta_ids_internal.hold_schema_of(relation oid) RETURNS void

@@ -26,15 +26,14 @@ BEGIN
         GET STACKED DIAGNOSTICS failure.message = MESSAGE_TEXT, failure.detail = PG_EXCEPTION_DETAIL,
             failure.hint = PG_EXCEPTION_HINT;
     END;
-    -- The source forgets the offer when the connection ends.
-    PERFORM insta_ids_internal.disconnect_node();
     IF offer IS NULL THEN
+        PERFORM insta_ids_internal.disconnect_node();
         RETURN NEXT ROW('error', 'cannot_leave', quote_ident(from_node), concat_ws(': ', failure.message, nullif(failure.detail, '')),
             failure.hint)::insta_ids.finding;
         RETURN;
     END IF;
     BEGIN
-        PERFORM insta_ids_internal.prepare_shards(offer, path);
+        PERFORM insta_ids_internal.prepare_offered(offer, path);
         tables := (
             SELECT count(*) FROM jsonb_array_elements_text(offer -> 'shards') s (shard)
             JOIN insta_ids_internal.shard_relation r ON r.shard = s.shard::integer AND r.kind = 'r');
@@ -43,6 +42,8 @@ BEGIN
         GET STACKED DIAGNOSTICS failure.message = MESSAGE_TEXT, failure.detail = PG_EXCEPTION_DETAIL,
             failure.hint = PG_EXCEPTION_HINT;
     END;
+    -- The source forgets the offer when the connection ends.
+    PERFORM insta_ids_internal.disconnect_node();
     RETURN QUERY
     SELECT f.severity, f.code, f.object, f.detail, f.hint FROM (VALUES
         ('error', 'cannot_come', quote_ident(here), concat_ws(': ', failure.message, nullif(failure.detail, '')), failure.hint,

@@ -247,8 +247,8 @@ BEGIN
 END
 $$;
 
--- The fourth step, before the shards are fenced for the hand-over: analyzes the tables and compares the clocks, because writers
--- would wait if the next step found a problem.
+-- The fourth step, before the shards are fenced for the hand-over: analyzes the tables, compares the clocks, and looks for the rows to
+-- which the shards refer, because writers would wait if the next step found a problem.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.prepare_hand_over(move name, from_node name)
     LANGUAGE plpgsql
 AS $$
@@ -256,6 +256,8 @@ BEGIN
     PERFORM insta_ids_internal.analyze_tables(move);
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.compare_clocks(from_node);
+    PERFORM insta_ids_internal.require_referenced(m.shards)
+    FROM insta_ids_internal.move m WHERE m.name OPERATOR(pg_catalog.=) move;
 END
 $$;
 

@@ -114,6 +114,17 @@ BEGIN
 END
 $$;
 
+-- Creates the shards of an offer, empty and closed, if the rows to which they refer are here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_offered(offer jsonb, path text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.prepare_shards(offer, path);
+    PERFORM insta_ids_internal.require_referenced(
+        ARRAY(SELECT s::integer FROM jsonb_array_elements_text(offer -> 'shards') s), 'insta_ids');
+END
+$$;
+
 -- Has the source offer the shards, and creates them here, empty and closed. `path` is the search_path of their migrations. If this
 -- server cannot create them, it withdraws a new offer, and raises the error.
 CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_move(
@@ -130,7 +141,7 @@ BEGIN
     offer := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_offer(%s, %s, %L, %L, %L)', first, last,
         insta_ids_internal.require_own_node(), lock_timeout, ignore_dependents));
     BEGIN
-        PERFORM insta_ids_internal.prepare_shards(offer, path);
+        PERFORM insta_ids_internal.prepare_offered(offer, path);
     EXCEPTION WHEN OTHERS THEN
         -- An older offer may be in use by another session.
         IF (offer ->> 'is_new')::boolean THEN

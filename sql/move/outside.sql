@@ -186,3 +186,83 @@ BEGIN
 END
 $$;
 
+-- Returns the hashes of the keys in columns of a table and its partitions.
+CREATE OR REPLACE FUNCTION insta_ids_internal.hashes_of_keys(relation regclass, columns text[]) RETURNS SETOF bigint
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT h
+    FROM (SELECT relation::oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(relation) t) p (oid)
+    CROSS JOIN LATERAL insta_ids_internal.hashes_in_table(p.oid, columns) h;
+END;
+
+-- Returns up to five keys in columns of a table and its partitions that have one of these hashes, in one text.
+CREATE OR REPLACE FUNCTION insta_ids_internal.named_keys(relation regclass, columns text[], hashes bigint[]) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT string_agg(DISTINCT pg_catalog.format('(%s)', pg_catalog."left"(k, 100)), ', ')
+    FROM (SELECT relation::oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(relation) t) p (oid)
+    CROSS JOIN LATERAL insta_ids_internal.keys_in_table(p.oid, columns, hashes[:5]) k;
+END;
+
+-- Raises an error if rows of shards refer to a row of another schema that is not here, because a subscription does not check foreign
+-- keys. The rows of the shards are here, or, before the copy, on the node of `connection`: then at most a million keys of each foreign
+-- key are compared. Keys are compared by hashes, so no code of the owners of tables runs. Keys of types without hashes, of enums and of
+-- types that are not PostgreSQL's own are not compared.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_referenced(shards integer[], connection text DEFAULT NULL) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    reference record;
+    missing bigint[];
+    keys text;
+BEGIN
+    FOR reference IN
+        SELECT k.conname AS name, k.conrelid::regclass AS relation, k.confrelid::regclass AS referenced,
+               ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY n (number, place)
+                     JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = n.number ORDER BY n.place) AS columns,
+               ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY n (number, place)
+                     JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = n.number ORDER BY n.place) AS referenced_columns
+        FROM insta_ids_internal.shard_relation r
+        JOIN pg_constraint k ON k.conrelid = r.relation AND k.contype = 'f' AND k.convalidated AND k.conparentid = 0
+        JOIN pg_class o ON o.oid = k.confrelid AND o.relnamespace <> k.connamespace
+        WHERE r.shard = ANY (shards) AND NOT EXISTS (
+            SELECT FROM unnest(k.conpfeqop) e (operator)
+            JOIN pg_operator p ON p.oid = e.operator
+            LEFT JOIN pg_type t ON t.oid = p.oprleft AND t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype <> 'p'
+            -- Operators of one hash family take values of different types for equal that have equal hashes.
+            LEFT JOIN pg_amop h ON h.amopopr = p.oid AND h.amopmethod = (SELECT m.oid FROM pg_am m WHERE m.amname = 'hash')
+            WHERE t.oid IS NULL OR h.oid IS NULL)
+        ORDER BY k.conrelid, k.conname
+    LOOP
+        IF connection IS NULL THEN
+            missing := ARRAY(
+                SELECT insta_ids_internal.hashes_of_keys(reference.relation, reference.columns)
+                EXCEPT
+                SELECT insta_ids_internal.hashes_of_keys(reference.referenced, reference.referenced_columns) LIMIT 5);
+        ELSE
+            PERFORM insta_ids_internal.begin_to_ask_node(
+                format('SELECT DISTINCT h FROM insta_ids_internal.hashes_of_keys(%L::regclass, %L::text[]) h LIMIT 1000000',
+                    reference.relation, reference.columns), connection);
+            missing := ARRAY(
+                SELECT r::bigint FROM insta_ids_internal.rows_from_node(connection) r
+                EXCEPT
+                SELECT insta_ids_internal.hashes_of_keys(reference.referenced, reference.referenced_columns) LIMIT 5);
+        END IF;
+        CONTINUE WHEN missing = '{}';
+        IF connection IS NULL THEN
+            keys := insta_ids_internal.named_keys(reference.relation, reference.columns, missing);
+        ELSE
+            keys := insta_ids_internal.ask_node(format(
+                'SELECT to_jsonb(insta_ids_internal.named_keys(%L::regclass, %L::text[], %L::bigint[]))',
+                reference.relation, reference.columns, missing), connection) #>> '{}';
+        END IF;
+        RAISE EXCEPTION USING
+            ERRCODE = 'foreign_key_violation',
+            MESSAGE = format('rows of table %s refer to rows of table %s that are not on this node',
+                reference.relation, reference.referenced),
+            DETAIL = format('Foreign key "%s" finds no row for (%s) = %s, for example.', reference.name,
+                array_to_string(reference.columns, ', '), keys),
+            HINT = format('Copy the rows of table %s to this node, and call again.', reference.referenced);
+    END LOOP;
+END
+$$;

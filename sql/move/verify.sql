@@ -7,11 +7,35 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.tables_of(shards integer[]) RETURN
         SELECT r.relation::text FROM insta_ids_internal.shard_relation r
         WHERE r.shard = ANY (shards) AND r.kind = 'r' ORDER BY r.relation);
 
--- Returns how many rows of a table are only on the connected node, and how many are only here. A row that is different counts
--- for both.
-CREATE OR REPLACE FUNCTION insta_ids_internal.different_rows(relation text, connection text, OUT there bigint, OUT here bigint)
+-- Returns up to five rows of a table that have one of these hashes, by their replica identity, in one text. NULL if there are none, or if
+-- the table has no such key.
+CREATE OR REPLACE FUNCTION insta_ids_internal.named_rows(relation regclass, hashes bigint[]) RETURNS text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    key CONSTANT text[] := ARRAY(
+        SELECT a.attname::text
+        FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY k (number, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+        WHERE i.indrelid = relation AND i.indexrelid = pg_get_replica_identity_index(relation) ORDER BY k.place);
+BEGIN
+    RETURN (
+        SELECT format('(%s) = ', array_to_string(key, ', '))
+            || string_agg(format('(%s)', "left"(r.text, 100)), ', ' ORDER BY r.text)
+        FROM (SELECT r FROM insta_ids_internal.rows_of_hashes(relation, key, hashes) r LIMIT 5) r (text) WHERE key <> '{}');
+END
+$$;
+
+-- Returns how many rows of a table are only on the connected node, how many are only here, and a few of them. A row that is different
+-- counts for both.
+CREATE OR REPLACE FUNCTION insta_ids_internal.different_rows(
+        relation text, connection text, OUT there bigint, OUT here bigint, OUT examples text)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    hashes_there bigint[];
+    hashes_here bigint[];
 BEGIN
     PERFORM insta_ids_internal.begin_to_ask_node(
         format('SELECT unnest(insta_ids_internal.row_hashes(%L::regclass))', relation), connection);
@@ -19,9 +43,18 @@ BEGIN
         SELECT r::bigint FROM insta_ids_internal.rows_from_node(connection) r
     ), ours AS MATERIALIZED (
         SELECT unnest(insta_ids_internal.row_hashes(relation::regclass))
+    ), only_there AS MATERIALIZED (
+        TABLE theirs EXCEPT ALL TABLE ours
+    ), only_here AS MATERIALIZED (
+        TABLE ours EXCEPT ALL TABLE theirs
     )
-    SELECT (SELECT count(*) FROM (TABLE theirs EXCEPT ALL TABLE ours) d), (SELECT count(*) FROM (TABLE ours EXCEPT ALL TABLE theirs) d)
-    INTO there, here;
+    SELECT (SELECT count(*) FROM only_there), (SELECT count(*) FROM only_here),
+           ARRAY(SELECT r FROM only_there LIMIT 5), ARRAY(SELECT * FROM only_here LIMIT 5)
+    INTO there, here, hashes_there, hashes_here;
+    examples := coalesce(
+        insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.named_rows(%L::regclass, %L::bigint[]))',
+            relation, hashes_there), connection) #>> '{}',
+        insta_ids_internal.named_rows(relation::regclass, hashes_here));
 END
 $$;
 
@@ -48,8 +81,10 @@ BEGIN
             RAISE EXCEPTION USING
                 ERRCODE = 'data_corrupted',
                 MESSAGE = format('rows of table %s are not the same on both servers', relation),
-                DETAIL = format('On node "%s" are %s rows that are not here or not the same, and here are %s that are not there.',
-                    moving.from_node, different.there, different.here),
+                DETAIL = concat(
+                    format('On node "%s" are %s rows that are not here or not the same, and here are %s that are not there.',
+                        moving.from_node, different.there, different.here),
+                    ' For example: ' || different.examples || '.'),
                 HINT = insta_ids_internal.hint_to_abort(moving);
         END IF;
         rows := rows + ours.rows;

@@ -1,14 +1,17 @@
 //! What checks and moves read from the rows of users' tables.
 #![expect(clippy::type_complexity, reason = "pgrx wants the columns spelt out where the function is")]
 
-use pgrx::iter::TableIterator;
+use std::collections::HashSet;
+use std::ffi::CString;
+
+use pgrx::iter::{SetOfIterator, TableIterator};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::id::{Id, Layout};
 use crate::pg::layout::StoredLayout;
 use crate::pg::rows::{self, Which};
-use crate::pg::text::c_string;
+use crate::pg::text::{Text, c_string};
 use crate::report::SqlResult;
 
 /// How many ids have a fault, and one of them.
@@ -95,10 +98,12 @@ fn survey_rows(
     table: pg_sys::Oid,
 ) -> Result<TableIterator<'static, (name!(rows, i64), name!(hash, i64))>, ErrorReport> {
     let (mut rows, mut sum) = (0, 0_i64);
-    rows::visit_hashes(table, |hash| {
+    let add = |hash| {
         rows += 1;
         sum = sum.wrapping_add(hash);
-    })?;
+        false
+    };
+    rows::visit_hashes(table, &[], add, |_| ())?;
     Ok(TableIterator::once((rows, sum)))
 }
 
@@ -106,6 +111,59 @@ fn survey_rows(
 #[pg_extern(sql = false)]
 fn row_hashes(table: pg_sys::Oid) -> SqlResult<Vec<i64>> {
     let mut hashes = Vec::new();
-    rows::visit_hashes(table, |hash| hashes.push(hash))?;
+    let add = |hash| {
+        hashes.push(hash);
+        false
+    };
+    rows::visit_hashes(table, &[], add, |_| ())?;
     Ok(hashes)
+}
+
+/// Returns the values in columns of the rows of a table that have one of these hashes, as a text for each row.
+#[pg_extern(sql = false)]
+#[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
+fn rows_of_hashes(
+    table: pg_sys::Oid,
+    columns: Array<'_, &[u8]>,
+    hashes: Array<'_, i64>,
+) -> Result<SetOfIterator<'static, Text>, ErrorReport> {
+    let wanted: HashSet<i64> = hashes.iter().flatten().collect();
+    let mut found = Vec::new();
+    let named = c_strings(&columns);
+    rows::visit_hashes(table, &named, |hash| wanted.contains(&hash), |key| found.push(Text(key)))?;
+    Ok(SetOfIterator::new(found))
+}
+
+/// Returns the hashes of the different keys in columns of a table.
+#[pg_extern(sql = false)]
+#[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
+fn hashes_in_table(
+    table: pg_sys::Oid,
+    columns: Array<'_, &[u8]>,
+) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
+    let mut hashes = HashSet::new();
+    let add = |hash| {
+        hashes.insert(hash);
+        false
+    };
+    rows::visit_keys(table, &c_strings(&columns), add, |_| ())?;
+    Ok(SetOfIterator::new(hashes))
+}
+
+/// Returns the different keys in columns of a table that have one of these hashes, as texts.
+#[pg_extern(sql = false)]
+#[expect(clippy::needless_pass_by_value, reason = "pgrx passes arrays so")]
+fn keys_in_table(
+    table: pg_sys::Oid,
+    columns: Array<'_, &[u8]>,
+    hashes: Array<'_, i64>,
+) -> Result<SetOfIterator<'static, Text>, ErrorReport> {
+    let mut wanted: HashSet<i64> = hashes.iter().flatten().collect();
+    let mut keys = Vec::new();
+    rows::visit_keys(table, &c_strings(&columns), |hash| wanted.remove(&hash), |key| keys.push(Text(key)))?;
+    Ok(SetOfIterator::new(keys))
+}
+
+fn c_strings(texts: &Array<'_, &[u8]>) -> Vec<CString> {
+    texts.iter().flatten().map(c_string).collect()
 }

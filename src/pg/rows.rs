@@ -4,7 +4,7 @@
 //! and the output functions of types. The planner and the executor would also run code of the table's owner: expressions of
 //! indexes and statistics, and policies.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ptr;
 
 use pgrx::check_for_interrupts;
@@ -70,26 +70,72 @@ pub(crate) fn visit_ids(
     })
 }
 
-/// Calls `visit` with a hash of each row that the active snapshot sees. Equal rows have equal hashes on all servers, whatever
-/// the order of their columns is.
+/// Calls `hashed` with a hash of each row that the active snapshot sees, and `written` with the row's values in `named` if
+/// `hashed` returns `true`. Equal rows have equal hashes on all servers, whatever the order of their columns is.
 ///
 /// A value is hashed as its type's output function writes it. So settings such as `DateStyle` must be the same on the servers.
 ///
 /// # Errors
 /// As [`visit_ids`].
-pub(crate) fn visit_hashes(table: pg_sys::Oid, mut visit: impl FnMut(i64)) -> Result<(), NoSuchRelation> {
+pub(crate) fn visit_hashes(
+    table: pg_sys::Oid,
+    named: &[CString],
+    mut hashed: impl FnMut(i64) -> bool,
+    mut written: impl FnMut(Vec<u8>),
+) -> Result<(), NoSuchRelation> {
     with_table(table, |opened| {
         // SAFETY: the table is open. The arrays have a place for each column.
         unsafe {
             let mut columns = columns_by_name(opened);
+            let mut named: Vec<_> = named.iter().filter_map(|name| key_column(opened, name)).collect();
             let count = usize::try_from((*(*opened).rd_att).natts).unwrap_or_default();
             let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); count], vec![true; count]);
             let mut row_memory = PgMemoryContexts::new("insta_ids: a row");
             let mut bytes = Vec::new();
             each_row(opened, pg_sys::GetActiveSnapshot(), |row, described| {
                 pg_sys::heap_deform_tuple(row, described, values.as_mut_ptr(), nulls.as_mut_ptr());
-                visit(row_memory.switch_to(|_| hash_of(&mut columns, &values, &nulls, &mut bytes)));
+                row_memory.switch_to(|_| {
+                    if hashed(hash_of(&mut columns, &values, &nulls, &mut bytes)) {
+                        written(text_of(&mut named, row, described));
+                    }
+                });
                 row_memory.reset();
+                true
+            });
+        }
+    })
+}
+
+/// Calls `hashed` with a hash of each key in `columns` that the active snapshot sees, and `written` with the key as a text if
+/// `hashed` returns `true`. Keys with a NULL are left out, because a foreign key does not check them.
+///
+/// The hashes are those of the types' default operator classes. So keys that a foreign key takes for equal have equal hashes if
+/// its operators belong to such a class. `hashed` is not called if a column does not exist, or has a type without hashes.
+///
+/// # Errors
+/// As [`visit_ids`].
+pub(crate) fn visit_keys(
+    table: pg_sys::Oid,
+    columns: &[CString],
+    mut hashed: impl FnMut(i64) -> bool,
+    mut written: impl FnMut(Vec<u8>),
+) -> Result<(), NoSuchRelation> {
+    with_table(table, |opened| {
+        // SAFETY: the table is open.
+        unsafe {
+            let key: Option<Vec<_>> = columns.iter().map(|name| key_column(opened, name)).collect();
+            let Some(mut key) = key.filter(|key| key.iter().all(|column| column.hash.is_some())) else {
+                return;
+            };
+            let mut key_memory = PgMemoryContexts::new("insta_ids: a key");
+            each_row(opened, pg_sys::GetActiveSnapshot(), |row, described| {
+                key_memory.switch_to(|_| {
+                    let hash = key.iter_mut().try_fold(0, |seed, column| column.hash(row, described, seed));
+                    if hash.is_some_and(&mut hashed) {
+                        written(text_of(&mut key, row, described));
+                    }
+                });
+                key_memory.reset();
                 true
             });
         }
@@ -279,6 +325,104 @@ unsafe fn is_bigint(relation: pg_sys::Relation, column: pg_sys::AttrNumber) -> b
     }
 }
 
+/// A column of a key.
+struct KeyColumn {
+    number: pg_sys::AttrNumber,
+    /// The hash function of the type's default operator class, if it has one.
+    hash: Option<pg_sys::FmgrInfo>,
+    collation: pg_sys::Oid,
+    /// The output function of the column's type.
+    output: pg_sys::FmgrInfo,
+}
+
+impl KeyColumn {
+    /// The hash of a row's value, or `None` if it is NULL or has no hash.
+    ///
+    /// # Safety
+    /// The row is one of the column's table.
+    unsafe fn hash(&mut self, row: pg_sys::HeapTuple, columns: pg_sys::TupleDesc, seed: i64) -> Option<i64> {
+        let function = self.hash.as_mut()?;
+        let mut is_null = false;
+        // SAFETY: the caller's promise. The value has the type whose function is called.
+        unsafe {
+            let value = pg_sys::heap_getattr(row, self.number.into(), columns, &mut is_null);
+            let seed = pg_sys::Datum::from(seed);
+            if is_null {
+                return None;
+            }
+            i64::from_datum(pg_sys::FunctionCall2Coll(function, self.collation, value, seed), false)
+        }
+    }
+}
+
+/// The values of a row in some columns, as one text.
+///
+/// # Safety
+/// The row is one of the columns' table.
+unsafe fn text_of(key: &mut [KeyColumn], row: pg_sys::HeapTuple, columns: pg_sys::TupleDesc) -> Vec<u8> {
+    let texts: Vec<_> = key
+        .iter_mut()
+        .map(|column| {
+            let mut is_null = false;
+            // SAFETY: the caller's promise. The value has the type whose output function is called.
+            unsafe {
+                let value = pg_sys::heap_getattr(row, column.number.into(), columns, &mut is_null);
+                if is_null {
+                    &b"NULL"[..]
+                } else {
+                    CStr::from_ptr(pg_sys::OutputFunctionCall(&raw mut column.output, value)).to_bytes()
+                }
+            }
+        })
+        .collect();
+    texts.join(&b", "[..])
+}
+
+/// A column of a key, or `None` if it does not exist.
+///
+/// # Safety
+/// The relation is open.
+unsafe fn key_column(relation: pg_sys::Relation, name: &CStr) -> Option<KeyColumn> {
+    // SAFETY: the caller's promise. The cache has an entry for each type, and each type an output function.
+    unsafe {
+        let number = pg_sys::get_attnum((*relation).rd_id, name.as_ptr());
+        let columns = PgTupleDesc::from_pg_unchecked((*relation).rd_att);
+        let column = columns.iter().find(|a| a.attnum == number && number > 0)?;
+        let wanted = pg_sys::TYPECACHE_HASH_EXTENDED_PROC.cast_signed();
+        let hash = (*pg_sys::lookup_type_cache(column.atttypid, wanted)).hash_extended_proc;
+        Some(KeyColumn {
+            number,
+            hash: (hash != pg_sys::Oid::INVALID).then(|| function(hash)),
+            collation: column.attcollation,
+            output: output_of(column.atttypid),
+        })
+    }
+}
+
+/// The output function of a type.
+///
+/// # Safety
+/// The type exists.
+unsafe fn output_of(of: pg_sys::Oid) -> pg_sys::FmgrInfo {
+    let (mut output, mut is_varlena) = (pg_sys::Oid::INVALID, false);
+    // SAFETY: the caller's promise. Each type has an output function.
+    unsafe {
+        pg_sys::getTypeOutputInfo(of, &raw mut output, &raw mut is_varlena);
+        function(output)
+    }
+}
+
+/// A function that can be called.
+///
+/// # Safety
+/// The function exists.
+unsafe fn function(oid: pg_sys::Oid) -> pg_sys::FmgrInfo {
+    let mut function = pg_sys::FmgrInfo::default();
+    // SAFETY: the caller's promise.
+    unsafe { pg_sys::fmgr_info(oid, &raw mut function) };
+    function
+}
+
 /// A column whose values are hashed.
 struct HashedColumn {
     /// The column's place in a row, counted from 0.
@@ -303,16 +447,7 @@ unsafe fn columns_by_name(relation: pg_sys::Relation) -> Vec<HashedColumn> {
             .filter(|(_, a)| !a.attisdropped && a.attgenerated.to_ne_bytes() != [VIRTUAL])
             .collect();
         stored.sort_by_key(|(_, a)| CStr::from_ptr(a.attname.data.as_ptr()));
-        stored
-            .into_iter()
-            .map(|(place, a)| {
-                let (mut function, mut is_varlena) = (pg_sys::Oid::INVALID, false);
-                pg_sys::getTypeOutputInfo(a.atttypid, &raw mut function, &raw mut is_varlena);
-                let mut output = pg_sys::FmgrInfo::default();
-                pg_sys::fmgr_info(function, &raw mut output);
-                HashedColumn { place, output }
-            })
-            .collect()
+        stored.into_iter().map(|(place, a)| HashedColumn { place, output: output_of(a.atttypid) }).collect()
     }
 }
 

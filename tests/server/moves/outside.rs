@@ -19,6 +19,72 @@ fn nothing_is_left(pair: &Pair) {
     }
 }
 
+/// A subscription does not check foreign keys. So a move looks for the rows of other schemas to which a shard's rows refer,
+/// before the copy and again at the hand-over.
+#[test]
+fn rows_to_which_a_shard_refers_must_be_on_the_target() {
+    let pair = Pair::start("referenced");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for client in [&mut a, &mut b] {
+        client
+            .batch_execute(
+                "CREATE TABLE users (id bigint PRIMARY KEY);
+                 CREATE TABLE prices (currency text, price numeric, PRIMARY KEY (currency, price)) PARTITION BY LIST (currency);
+                 CREATE TABLE euros PARTITION OF prices FOR VALUES IN ('EUR')",
+            )
+            .unwrap();
+    }
+    // Keys of other types and other texts can be equal.
+    a.batch_execute(
+        "INSERT INTO users SELECT generate_series(1, 20); INSERT INTO prices VALUES ('EUR', 1.0);
+         SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD COLUMN author integer REFERENCES public.users,
+            ADD COLUMN currency text, ADD COLUMN price numeric, ADD FOREIGN KEY (currency, price) REFERENCES public.prices')",
+    )
+    .unwrap();
+    a.batch_execute("CALL insta_ids.migrate()").unwrap();
+    a.batch_execute(
+        "INSERT INTO insta2.photos (author, currency, price) SELECT 1 + g % 3, 'EUR', 1.00 FROM generate_series(1, 30) g;
+         INSERT INTO insta2.photos DEFAULT VALUES",
+    )
+    .unwrap();
+    b.batch_execute("INSERT INTO prices VALUES ('EUR', 1)").unwrap();
+
+    let message = "rows of table insta2.photos refer to rows of table public.users that are not on this node";
+    let detail = "Foreign key \"photos_author_fkey\" finds no row for (author) = (1), (2), (3), for example.";
+    assert_eq!(
+        findings(&mut b, "2, 2, 'a'"),
+        [format!(
+            "error | cannot_come | b | {message}: {detail} | Copy the rows of table public.users to this node, and call again."
+        )]
+    );
+    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a')");
+    assert_eq!(error.code(), &SqlState::FOREIGN_KEY_VIOLATION);
+    assert_eq!((error.message(), error.detail()), (message, Some(detail)));
+    nothing_is_left(&pair);
+    b.batch_execute("INSERT INTO users SELECT generate_series(1, 3); DELETE FROM prices").unwrap();
+    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a')");
+    assert!(error.detail().unwrap().contains("(currency, price) = (EUR, 1.00), for example."), "{error:?}");
+    b.batch_execute("INSERT INTO prices VALUES ('EUR', 1)").unwrap();
+
+    // A row that comes during the copy is found before the source is fenced, and one that comes after that at the hand-over.
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(before("fence"));
+    a.batch_execute("INSERT INTO insta2.photos (author) VALUES (4)").unwrap();
+    moving.steps(&["fence", "drained", "release"]);
+    let error = moving.step("hand over").unwrap_err();
+    let error = error.as_db_error().unwrap();
+    assert_eq!(
+        error.detail(),
+        Some("Foreign key \"photos_author_fkey\" finds no row for (author) = (4), for example.")
+    );
+    b.batch_execute("INSERT INTO users VALUES (4)").unwrap();
+    moving.steps(&["hand over", "finish"]);
+    let orphans = "SELECT count(*) FROM insta2.photos p WHERE author IS NOT NULL AND author NOT IN (SELECT id FROM users)";
+    assert_eq!(count(&mut b, orphans), 0);
+    b.batch_execute("INSERT INTO insta2.photos (author) VALUES (1)").unwrap();
+    assert_eq!(refused(&mut b, "DELETE FROM users WHERE id = 4").code(), &SqlState::FOREIGN_KEY_VIOLATION);
+}
+
 /// What depends on a shard from outside would read and write the schema that the shard leaves.
 #[test]
 fn objects_that_depend_on_a_shard_keep_it_from_moving() {
