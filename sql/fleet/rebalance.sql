@@ -202,7 +202,8 @@ BEGIN
         IF NOT FOUND THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('no node takes the shards from %s to %s, which were never created', range.first, range.last),
+                MESSAGE = format('no node takes the range of shards from %s to %s', range.first, range.last),
+                DETAIL = format('Node "%s" has no shard of it, and at least one has left each node that takes shards.', own),
                 HINT = format('On node "%s", assign them in parts: insta_ids.assign().', own);
         END IF;
         PERFORM insta_ids.assign(range.first, range.last, taker);

@@ -63,8 +63,10 @@ BEGIN
         GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
             failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
     END;
-    RETURN ROW(fenced_at, failure, CASE WHEN is_drained THEN 'Rows were still being compared.'
-        ELSE 'Rows that were written before the fence had not arrived.' END)::insta_ids_internal.pause;
+    RETURN ROW(fenced_at, failure, CASE
+        WHEN NOT is_drained THEN 'Rows that were written before the fence had not arrived.'
+        WHEN NOT is_verified THEN 'Rows were still being compared.'
+        ELSE 'The shards were being taken over.' END)::insta_ids_internal.pause;
 END
 $$;
 
