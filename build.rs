@@ -5,8 +5,14 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 5] =
-        ["src/pg/ddl.c", "src/pg/entry.c", "src/pg/lease.c", "src/pg/remote.c", "src/pg/worker.c"];
+    const FILES: [&str; 6] = [
+        "src/pg/ddl.c",
+        "src/pg/entry.c",
+        "src/pg/lease.c",
+        "src/pg/remote.c",
+        "src/pg/succession.c",
+        "src/pg/worker.c",
+    ];
     println!("cargo::rerun-if-changed=build.rs");
     for file in FILES {
         println!("cargo::rerun-if-changed={file}");

@@ -16,8 +16,8 @@ BEGIN
     EXECUTE format(
         'GRANT SELECT ON insta_ids.shards, insta_ids.migration_status, insta_ids.progress, insta_ids.moves,'
         || ' insta_ids.shard_load, insta_ids.distributions TO %s', role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION insta_ids_internal.connected_standbys, insta_ids_internal.stat_get_shards'
-        || ' TO %s', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION insta_ids_internal.connected_standbys, insta_ids_internal.stat_get_shards,'
+        || ' insta_ids_internal.succeed TO %s', role);
     EXECUTE format('GRANT INSERT ON insta_ids_internal.config, insta_ids_internal.move_outcome TO %s', role);
     EXECUTE format('GRANT INSERT, DELETE ON insta_ids_internal.partitioned_table TO %s', role);
     EXECUTE format('GRANT INSERT, UPDATE, DELETE ON insta_ids_internal.shard, insta_ids_internal.migration,'

@@ -110,6 +110,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::errors::hide_backtraces();
     pg::settings::define();
     pg::shared::prepare();
+    pg::succession::watch();
     pg::driver::resume_with_the_server();
 }
 

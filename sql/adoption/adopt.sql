@@ -168,6 +168,8 @@ BEGIN
     FOR next IN SELECT * FROM insta_ids_internal.minting_columns(ARRAY[shard]) m WHERE m."check" IS NULL LOOP
         EXECUTE format('ALTER TABLE %s ADD CHECK (%s) NOT VALID', next.relation, next.expression);
     END LOOP;
+    -- A sequence that was dropped may have given ids of this shard after the schema was restored.
+    PERFORM insta_ids_internal.succeed(s, s) FROM insta_ids_internal.minting_sequences(schema) s;
     PERFORM insta_ids_internal.pass_ids(
         shard, insta_ids_internal.id_time(greatest(examined.newest, ends.newest), own_layout), stopped_at);
 END

@@ -56,5 +56,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.steady_ms() RETURNS bigint
 CREATE OR REPLACE FUNCTION insta_ids_internal.limit_statement(ms integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'limit_statement_wrapper';
 
+-- Makes later ids of a sequence come after all that another one has given, and all that dropped sequences have.
+CREATE OR REPLACE FUNCTION insta_ids_internal.succeed(successor regclass, predecessor regclass) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'succeed_wrapper';
+
 CREATE OR REPLACE VIEW insta_ids.stat_ids AS SELECT * FROM insta_ids_internal.stat_get_ids();
 COMMENT ON VIEW insta_ids.stat_ids IS 'what the server counted about its ids';

@@ -165,6 +165,10 @@ BEGIN
     LOOP
         EXECUTE format('SELECT setval(%L::regclass, s.last_value, s.is_called) FROM %s s', next.target, next.source);
     END LOOP;
+    -- The sequences have the same values, and perhaps the same times ahead of them.
+    PERFORM insta_ids_internal.succeed(t, s)
+    FROM insta_ids_internal.minting_sequences(to_regnamespace(quote_ident(insta_ids.schema_of(target)))) t,
+        insta_ids_internal.minting_sequences(to_regnamespace(quote_ident(insta_ids.schema_of(source)))) s;
 END
 $$;
 

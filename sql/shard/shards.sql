@@ -292,6 +292,8 @@ BEGIN
         END LOOP;
         PERFORM insta_ids_internal.require_no_dependents(shard, dropped);
     END IF;
+    -- Loads the library, which is to see what sequences are dropped. From PostgreSQL 17 on, it may not be preloaded.
+    PERFORM insta_ids_internal.steady_ms();
     EXECUTE format('DROP SCHEMA %I CASCADE', schema);
 END
 $$;

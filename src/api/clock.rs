@@ -10,9 +10,9 @@ use super::with_mint;
 use crate::mint::Clock;
 use crate::pg::clock::{self, ServerClock};
 use crate::pg::lease::LeaseTable;
-use crate::pg::sequence::refuse_if_read_only;
-use crate::pg::shared;
+use crate::pg::sequence::{Sequence, refuse_if_read_only};
 use crate::pg::timestamp::{millis_of, timestamp_of};
+use crate::pg::{shared, succession};
 use crate::report::{self, SqlResult};
 
 /// Returns the system clock, the time of ids, how far that is ahead, and the end of the database's lease (NULL before the
@@ -57,6 +57,13 @@ fn reset_clock() -> SqlResult<()> {
     refuse_if_read_only(c"reset_clock()");
     let used = with_mint(shared::attach()?, |mint| mint.reset())?;
     report::warn_of_reset(ServerClock.now(), used);
+    Ok(())
+}
+
+/// Makes later ids of a sequence come after all that another one has given, and all that dropped sequences have.
+#[pg_extern(sql = false)]
+fn succeed(successor: Sequence, predecessor: Sequence) -> SqlResult<()> {
+    succession::succeed(shared::attach()?, successor, predecessor);
     Ok(())
 }
 

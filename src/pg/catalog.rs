@@ -17,6 +17,10 @@ pub(crate) fn relation(name: &CStr) -> Option<pg_sys::Oid> {
     unsafe {
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
         let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
+        // Where there is no such relation, the caches of the server know that.
+        if oid == pg_sys::Oid::INVALID {
+            return None;
+        }
         let extension = pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid);
         (extension != pg_sys::Oid::INVALID).then_some(oid)
     }

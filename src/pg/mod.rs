@@ -28,6 +28,7 @@ pub(crate) mod sequence;
 pub(crate) mod session;
 pub(crate) mod settings;
 pub(crate) mod shared;
+pub(crate) mod succession;
 pub(crate) mod text;
 pub(crate) mod timestamp;
 pub(crate) mod transactions;

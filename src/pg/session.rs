@@ -31,8 +31,8 @@ pub(crate) fn mint<'a>(server: &'a Shared, store: &'a LeaseTable) -> Mint<'a, Se
     }
 }
 
-/// The id that `claim` mints, in the session's order: it comes after the last id of this sequence, shard and layout. `claim` is
-/// given the slot of the sequence field, and the first millisecond that the id may have.
+/// The id that `claim` mints, in the session's order: it comes after the last id of this sequence, shard and layout, and after
+/// those of sequences that were dropped before this one was created. `claim` is given the slot of the sequence field, and the first millisecond that the id may have.
 ///
 /// # Errors
 /// Those of `claim`.
@@ -49,8 +49,10 @@ pub(crate) fn in_order<E>(
     let slot = server.guard.0.slot(key, typed, seq);
     let mut order = ORDER.borrow_mut();
     let last = order.last(key, server.time.0.stamp());
-    let minted = claim(slot, last.earliest(seq))?;
+    let entry = server.succession.0.of(database(), sequence.oid());
+    let minted = claim(slot, last.earliest(seq).max(entry.earliest()))?;
     last.record(minted.until, seq);
+    entry.record(minted.until);
     pauses::at("claimed");
     Ok(minted.id)
 }

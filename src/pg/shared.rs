@@ -1,4 +1,4 @@
-//! The server's shared memory, which holds the guard, the shared time, the leases and the counters.
+//! The server's shared memory, which holds the guard, the shared time, the leases, the succession and the counters.
 //!
 //! From PostgreSQL 17 on, the first session that mints creates it as a named segment, which stays until the server stops.
 //! Earlier servers give out shared memory at their start only, so the library must be in `shared_preload_libraries`.
@@ -12,17 +12,17 @@ use pgrx::pg_sys;
 use super::clock::ServerClock;
 use super::settings;
 use crate::id::WriterSlot;
-use crate::mint::{Clock, Guard, Leases, SharedTime, Stats};
+use crate::mint::{Clock, Guard, Leases, SharedTime, Stats, Succession};
 
 /// The first word of the region.
 const MAGIC: u64 = u64::from_be_bytes(*b"insta_id");
 
 /// The version of the region's contents. Whoever changes the meaning of its bytes changes this number.
-const ABI: u64 = 8;
+const ABI: u64 = 9;
 
 /// The size of the region. It is the same in all versions of the library, so that each finds the region and can read its
 /// first two words.
-const SIZE: usize = (8 << 20) + (64 << 10);
+const SIZE: usize = (8 << 20) + (128 << 10);
 
 /// The bytes of a name, with the zero after it.
 const NAME_SIZE: usize = pg_sys::NAMEDATALEN as usize;
@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) time: CacheLine<SharedTime>,
     pub(crate) stats: CacheLine<Stats>,
     pub(crate) leases: CacheLine<Leases>,
+    pub(crate) succession: CacheLine<Succession>,
     pub(crate) guard: CacheLine<Guard>,
 }
 
@@ -57,8 +58,9 @@ const _: () = assert!(
     offset_of!(Shared, time) == 128
         && offset_of!(Shared, stats) == 256
         && offset_of!(Shared, leases) == 37_376
-        && offset_of!(Shared, guard) == 61_952
-        && size_of::<Shared>() == 8_450_560
+        && offset_of!(Shared, succession) == 61_952
+        && offset_of!(Shared, guard) == 127_616
+        && size_of::<Shared>() == 8_516_224
 );
 
 impl Shared {

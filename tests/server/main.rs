@@ -34,6 +34,7 @@ mod regress;
 mod resets;
 mod rows;
 mod shards;
+mod succession;
 mod tickets;
 mod uniqueness;
 mod updates;

@@ -3,6 +3,7 @@
 mod clocks;
 mod histories;
 mod leases;
+mod succession;
 
 use insta_ids::id::{Id, Layout, Millis, Seq, Shard};
 use insta_ids::mint::{
