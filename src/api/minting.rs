@@ -5,12 +5,13 @@ use pgrx::prelude::*;
 
 use super::with_mint;
 use crate::id::{Id, Instagram, Layout, Shard};
+use crate::mint::{Claimed, Guard};
 use crate::pg::argument::Nth;
 use crate::pg::layout::StoredLayout;
 use crate::pg::map;
 use crate::pg::pauses;
 use crate::pg::sequence::Sequence;
-use crate::pg::session::in_order;
+use crate::pg::session::{in_order, is_free};
 use crate::pg::shared;
 use crate::pg::timestamp::millis_of;
 use crate::report::{Failure, NegativeCount, SqlResult};
@@ -97,16 +98,47 @@ fn generate<L: Into<Layout> + Copy>(typed: L, shard: Shard, sequence: Sequence) 
     generate_from(typed, shard, sequence, value)
 }
 
+/// How many values of a sequence are passed by at most before the session waits for the next unit of time. If another
+/// sequence with such long units has used half of the slots, 1 id of 500 waits.
+const PASSED_BY: i64 = 8;
+
 /// The same, with a value that the sequence has given.
 fn generate_from<L: Into<Layout> + Copy>(
     typed: L,
     shard: Shard,
     sequence: Sequence,
-    value: i64,
+    mut value: i64,
 ) -> Result<Id, Failure> {
     let server = shared::attach()?;
     let layout: Layout = typed.into();
     map::check(server, layout, shard, sequence)?;
+    let passes = if Guard::passes_by(layout) { PASSED_BY } else { 0 };
+    for _ in 0..passes {
+        let seq = layout.seq_of_writer(value, server.writer())?;
+        let mut is_taken = false;
+        let id = in_order(server, typed, shard, sequence, seq, |slot, earliest| {
+            match with_mint(server, |mint| mint.claim_now(typed, slot, earliest, shard, seq)) {
+                Ok(Claimed::Id(minted)) => Ok(minted),
+                Ok(Claimed::Nothing { is_used, .. }) => {
+                    is_taken = is_used;
+                    Err(None)
+                }
+                Err(failure) => Err(Some(failure)),
+            }
+        });
+        match id {
+            Ok(id) => return Ok(id),
+            Err(Some(failure)) => return Err(failure),
+            Err(None) => {}
+        }
+        // If the next residues are used, too, the sequence is probably at its full rate.
+        let next = |n: i64| layout.seq_of_writer(value.wrapping_add(n), server.writer());
+        let is_free = |n| next(n).is_ok_and(|seq| is_free(server, layout, shard, sequence, seq));
+        if !is_taken || !(1..=PASSED_BY).any(is_free) {
+            break;
+        }
+        value = sequence.next()?;
+    }
     let seq = layout.seq_of_writer(value, server.writer())?;
     in_order(server, typed, shard, sequence, seq, |slot, earliest| {
         with_mint(server, |mint| mint.claim(typed, slot, earliest, shard, seq))

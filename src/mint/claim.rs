@@ -108,6 +108,20 @@ pub struct Minted {
     pub until: Stamp,
 }
 
+/// What [`Mint::claim_now`] has claimed.
+#[derive(Clone, Copy, Debug)]
+pub enum Claimed {
+    /// An id.
+    Id(Minted),
+    /// Nothing: no unit is free yet.
+    Nothing {
+        /// For how long a session would wait, in milliseconds, before it tries again.
+        wait_ms: i64,
+        /// Whether the residue is used already; otherwise the session's order asks for a later unit.
+        is_used: bool,
+    },
+}
+
 /// The first unit of time that is free for an id.
 #[derive(Clone, Copy)]
 struct Free {
@@ -154,11 +168,35 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         shard: Shard,
         seq: Seq,
     ) -> Result<Minted, MintError> {
-        let layout = typed.into();
-        let times = layout.times();
         if let Some(minted) = self.attempt(typed, slot, earliest, shard, seq) {
             return Ok(minted);
         }
+        loop {
+            match self.claim_now(typed, slot, earliest, shard, seq)? {
+                Claimed::Id(minted) => return Ok(minted),
+                Claimed::Nothing { wait_ms, .. } => {
+                    let begun = self.clock.both();
+                    self.clock.wait(wait_ms);
+                    self.stats.waited(self.clock.both().steady_us - begun.steady_us);
+                }
+            }
+        }
+    }
+
+    /// The same, but claims nothing where [`Mint::claim`] would wait.
+    ///
+    /// # Errors
+    /// As [`Mint::claim`].
+    pub fn claim_now(
+        &self,
+        typed: impl Into<Layout> + Copy,
+        slot: Slot<'_>,
+        earliest: Stamp,
+        shard: Shard,
+        seq: Seq,
+    ) -> Result<Claimed, MintError> {
+        let layout = typed.into();
+        let times = layout.times();
         loop {
             // The lease is read before the time. Whoever published this lease had first raised the time to what the lease
             // follows.
@@ -171,12 +209,16 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
             let free = Free::find(typed, slot, read, earliest, now.stamp);
             let due = free.at.plus(-self.max_ahead_ms);
             if due > now.stamp.at() {
-                self.wait(&now, due);
+                let reached = self.reached(&now, due);
+                if reached < due {
+                    let wait_ms = due.get() - reached.get();
+                    return Ok(Claimed::Nothing { wait_ms, is_used: free.is_pushed });
+                }
                 continue;
             }
             let id = layout.id(free.at, shard, seq)?;
             if self.leased(lease, free.until, now.stamp, layout)? && self.take(slot, free, now.stamp) {
-                return Ok(Minted { id, until: free.until });
+                return Ok(Claimed::Id(Minted { id, until: free.until }));
             }
         }
     }
@@ -196,7 +238,7 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         shard: Shard,
         seq: Seq,
     ) -> Option<Minted> {
-        // The order in which these are read is that of `claim`.
+        // The order in which these are read is that of `claim_now`.
         let lease = self.leases.until(self.database);
         let read = slot.read();
         let now = self.time.stamp();
@@ -241,17 +283,11 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         Ok(now)
     }
 
-    /// Lets the server's time come closer to `due`: by waiting for the clock or, while the clock is behind, for the steady
-    /// clock.
-    fn wait(&self, now: &Now, due: Millis) {
-        let reached = match now.behind {
+    /// How far the server's time can come towards `due` now. While the clock is behind, it goes on by the steady clock.
+    fn reached(&self, now: &Now, due: Millis) -> Millis {
+        match now.behind {
             Some(reading) => self.time.go_on(now.stamp, due, reading),
             None => now.stamp.at(),
-        };
-        if reached < due {
-            let begun = self.clock.both();
-            self.clock.wait(due.get() - reached.get());
-            self.stats.waited(self.clock.both().steady_us - begun.steady_us);
         }
     }
 }

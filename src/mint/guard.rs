@@ -46,15 +46,25 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// Whether a layout's units are so long that a session rather passes by a residue than waits for its next unit.
+    #[must_use]
+    pub fn passes_by(layout: Layout) -> bool {
+        Stretch::of(layout).grain > 0 && layout.residues() > 1
+    }
+
     /// The slot of a residue of a sequence, shard and layout.
     #[must_use]
     pub fn slot(&self, key: Key, layout: impl Into<Layout>, seq: Seq) -> Slot<'_> {
         let layout = layout.into();
         let Stretch { grain, slots } = Stretch::of(layout);
         let bits = layout.fields().seq_bits.min(MAX_BITS);
+        // In a long unit, a sequence uses consecutive residues. These are scattered, so that another sequence shares single
+        // ones of them, and can pass by. In units of a millisecond, it is worth more that they share cache lines.
+        let step = if *grain == 0 { 1 } else { key.low() | 1 };
+        let residue = (seq.get() as usize).wrapping_mul(step) & ((1 << bits) - 1);
         // The first slot can be any. If it were a multiple of the number of residues, many sequences would share the
         // slots of their first values.
-        let place = key.place(slots.len()) + (seq.get() & ((1 << bits) - 1)) as usize;
+        let place = key.place(slots.len()) + residue;
         // A sequence that begins near the end of the stretch goes on at its beginning.
         let place = if place < slots.len() { place } else { place - slots.len() };
         Slot { cell: &self.slots[slots.start + place], grain: *grain }
@@ -110,6 +120,12 @@ impl<'a> Slot<'a> {
             }
             at = layout.ceil(Millis::new(free << self.grain));
         }
+    }
+
+    /// Whether the residue is free in the unit of `now`, the server's time.
+    #[must_use]
+    pub fn is_free(self, layout: Layout, now: Stamp) -> bool {
+        self.first_free(self.used(self.read(), now.at()), layout, now.at()) <= now.at()
     }
 
     /// Marks the residue as used in the unit that begins at `at`, which is free by `used`. `now` is the server's time that

@@ -21,7 +21,7 @@ mod stats;
 mod succession;
 mod time;
 
-pub use claim::{Clock, Event, Mint, MintError, Minted};
+pub use claim::{Claimed, Clock, Event, Mint, MintError, Minted};
 pub use guard::{Guard, Key, Slot};
 pub use lease::{LEASE_MS, LeaseKey, LeaseStore, Leases, Lock};
 pub use session::{Last, SessionOrder};

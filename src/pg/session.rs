@@ -57,6 +57,12 @@ pub(crate) fn in_order<E>(
     Ok(minted.id)
 }
 
+/// Whether a residue is free now. Other sessions may take it.
+pub(crate) fn is_free(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence, seq: Seq) -> bool {
+    let key = Key::new(server.seed, database(), sequence.oid(), shard, layout);
+    server.guard.0.slot(key, layout, seq).is_free(layout, server.time.0.stamp())
+}
+
 /// The session's number among the server's processes, from 0 on. No other process has the same number at the same time.
 /// The settings that limit the number of processes limit it.
 pub(crate) fn number() -> usize {

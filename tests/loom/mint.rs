@@ -15,7 +15,7 @@ mod lease;
 #[path = "../../src/mint/time.rs"]
 mod time;
 
-pub(crate) use claim::{Clock, Event, Mint, MintError};
+pub(crate) use claim::{Claimed, Clock, Event, Mint, MintError};
 pub(crate) use guard::Slot;
 pub(crate) use lease::{LEASE_MS, LeaseKey, LeaseStore, Leases, Lock};
 pub(crate) use time::{Reading, SharedTime, Stamp};

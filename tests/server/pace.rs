@@ -197,3 +197,35 @@ fn a_waiting_call_stops_at_once() {
     }
     client.query_one("SELECT next_id(5, 's')", &[]).unwrap();
 }
+
+/// An id of a long unit keeps its slot for the whole unit, and 1000 sequences share the slots.
+#[test]
+fn many_sequences_with_long_units_do_not_wait() {
+    const SEQUENCES: usize = 1000;
+    let cluster = on_time("long_units");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(&format!(
+            "DO $$ BEGIN FOR n IN 1..{SEQUENCES} LOOP EXECUTE format('CREATE SEQUENCE s%s', n); END LOOP; END $$;
+             SELECT insta_ids.stat_reset()"
+        ))
+        .unwrap();
+    let round = format!(
+        "SELECT count(next_id(1, ('s' || n)::regclass, 'time:34 shard:16 seq:10 epoch:0 unit:1s'))
+         FROM generate_series(1, {SEQUENCES}) n"
+    );
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = cluster.connect();
+                let begun = Instant::now();
+                for n in 1..=6 {
+                    client.query_one(&round, &[]).unwrap();
+                    thread::sleep((Duration::from_millis(850) * n).saturating_sub(begun.elapsed()));
+                }
+            });
+        }
+    });
+    let waits = count(&mut client, "SELECT waits FROM insta_ids.stat_ids");
+    assert_eq!(waits, 0);
+}
