@@ -203,7 +203,9 @@ impl From<NoLease> for ErrorReport {
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             "insta_ids has no lease in this database",
         )
-        .set_detail("The table insta_ids_internal.lease is not part of the extension any more.")
+        .set_detail(
+            "The extension was dropped, or the table insta_ids_internal.lease is not part of it any more.",
+        )
     }
 }
 

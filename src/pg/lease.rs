@@ -26,7 +26,7 @@ unsafe extern "C-unwind" {
 /// The table that stores the lease of this session's database.
 pub(crate) struct LeaseTable(pg_sys::Oid);
 
-/// The database has no such table, because a superuser has removed it from the extension.
+/// The database has no such table: the extension was dropped, or a superuser has removed the table from it.
 pub(crate) struct NoLease;
 
 /// The table's OID as this session knows it, or 0 if it must be looked up.
