@@ -31,7 +31,8 @@ impl Fault {
 
 /// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
 /// and ids of `beyond` or more ("future"). An id counts for the first of these faults only, and one below `since` can only be
-/// negative. The oldest and newest id are not below `since`. Unless `every_row` is set, only the least and the greatest id are read, from an index.
+/// negative. The oldest and newest id are not below `since`. Unless `every_row` is set, only the least and the greatest id are
+/// read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
     table: pg_sys::Oid,

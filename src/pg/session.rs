@@ -32,7 +32,8 @@ pub(crate) fn mint<'a>(server: &'a Shared, store: &'a LeaseTable) -> Mint<'a, Se
 }
 
 /// The id that `claim` mints, in the session's order: it comes after the last id of this sequence, shard and layout, and after
-/// those of sequences that were dropped before this one was created. `claim` is given the slot of the sequence field, and the first millisecond that the id may have.
+/// those of sequences that were dropped before this one was created. `claim` is given the slot of the sequence field, and the
+/// first millisecond that the id may have.
 ///
 /// # Errors
 /// Those of `claim`.
