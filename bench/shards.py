@@ -105,6 +105,23 @@ def shards(bench):
             "`migrate`", seconds(lambda: session.execute("CALL insta_ids.migrate()")), "DDL by hand, 50 a transaction"
         )
     bench.show(table)
+    fenced(bench, "shards", own)
+
+
+def fenced(bench, part, database):
+    """What a statement costs on a shard that was fenced once, while an older transaction writes."""
+    times = bench.size(20_000, 1_000)
+    table = Table(part, "A DELETE that finds no row, while an older transaction writes", "µs")
+    with bench.database(database) as older, bench.database(database) as session:
+        older.execute("BEGIN; CREATE TEMP TABLE written ()")
+        session.execute("SELECT insta_ids.fence(1), insta_ids.unfence(1)")
+        shards = {"a shard that was never fenced": 0, "a shard that was fenced once": 1}
+        never = next(iter(shards))
+        for _ in bench.rounds(15, 3):
+            for shard, n in shards.items():
+                took = bench.took(session, f"DELETE FROM insta{n}.photos", times)
+                table.add(shard, took / times * 1e6, never if n else None)
+    bench.show(table)
 
 
 def all_shards(bench):
@@ -112,3 +129,4 @@ def all_shards(bench):
     count = bench.size(8192, 200)
     _, own = provision(bench, "all-shards", count, 1)
     looks(bench, "all-shards", own, "check()")
+    fenced(bench, "all-shards", own)

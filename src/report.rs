@@ -283,6 +283,12 @@ impl From<Refused> for ErrorReport {
     fn from(why: Refused) -> Self {
         match why {
             Refused::NotHere(not_here) => not_here.into(),
+            Refused::OldSnapshot { shard } => report(
+                PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+                format!("could not serialize access to shard {shard}"),
+            )
+            .set_detail("The shard moved to this node, or was created here, after the snapshot of the transaction was taken.")
+            .set_hint("Roll back, and run the whole transaction again."),
             Refused::Altered(altered) => altered.into(),
             Refused::Unavailable(unavailable) => unavailable.into(),
             Refused::NoShard => report(

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use pgrx::datum::FromDatum;
+use pgrx::datum::{FromDatum, TimestampWithTimeZone};
 use pgrx::pg_sys;
 
 use super::layout::StoredLayout;
@@ -36,7 +36,7 @@ pub(crate) struct Altered {
 /// A column that cannot be read as what the library expects.
 pub(crate) struct NotReadable(&'static CStr);
 
-/// A row of a table of the extension, while [`rows`] reads it.
+/// A row of a table of the extension, while it is read.
 pub(crate) struct Row {
     tuple: pg_sys::HeapTuple,
     columns: pg_sys::TupleDesc,
@@ -56,15 +56,11 @@ impl Row {
     /// # Errors
     /// [`NotReadable`] if the column is missing, or has another type than `T`.
     pub(crate) fn find<T: Column>(&self, column: &'static CStr) -> Result<Option<T>, NotReadable> {
-        // SAFETY: `rows` has the table open. The column exists, because its number is positive, and has the type that `T`
-        // reads.
+        // SAFETY: `rows_with` has the table open. The column has the type that `T` reads.
         unsafe {
-            let number = pg_sys::SPI_fnumber(self.columns, column.as_ptr());
-            if number <= 0 || !T::is_of_type(pg_sys::SPI_gettypeid(self.columns, number)) {
-                return Err(NotReadable(column));
-            }
+            let number = number_of::<T>(self.columns, column)?;
             let mut is_null = false;
-            let datum = pg_sys::heap_getattr(self.tuple, number, self.columns, &mut is_null);
+            let datum = pg_sys::heap_getattr(self.tuple, number.into(), self.columns, &mut is_null);
             Ok(T::read(datum, is_null))
         }
     }
@@ -101,6 +97,7 @@ columns! {
     i32: |oid| oid == pg_sys::INT4OID;
     i64: |oid| oid == pg_sys::INT8OID;
     bool: |oid| oid == pg_sys::BOOLOID;
+    TimestampWithTimeZone: |oid| oid == pg_sys::TIMESTAMPTZOID;
     StoredLayout: StoredLayout::is_like;
 }
 
@@ -116,8 +113,16 @@ impl Column for Vec<u8> {
     }
 }
 
-/// What `read` makes of each row that a table of the extension has now, whatever the transaction's snapshot is. Takes an
-/// ACCESS SHARE lock for the time of the call.
+/// The transactions whose rows are read.
+#[derive(Clone, Copy)]
+pub(crate) enum AsOf {
+    /// All that are committed now, whatever the transaction's snapshot is.
+    Now,
+    /// Those that the running statement sees.
+    Statement,
+}
+
+/// What `read` makes of each row that a table of the extension has now. Takes an ACCESS SHARE lock for the time of the call.
 ///
 /// # Errors
 /// [`Altered`] if `read` could not read a column.
@@ -125,45 +130,68 @@ pub(crate) fn rows<T>(
     table: pg_sys::Oid,
     read: impl Fn(&Row) -> Result<T, NotReadable>,
 ) -> Result<Vec<T>, Altered> {
-    rows_by(std::ptr::null_mut(), table, read)
+    rows_with(table, None, AsOf::Now, read)
 }
 
-/// The same of the rows that the running statement sees.
+/// What `read` makes of the row that a table of the extension has for a shard, in its column `shard`. Otherwise as [`rows`].
 ///
 /// # Errors
-/// [`Altered`] if `read` could not read a column.
-pub(crate) fn rows_of_statement<T>(
+/// [`Altered`] if the table has no such column, or if `read` could not read a column.
+pub(crate) fn row_of<T>(
     table: pg_sys::Oid,
+    shard: i32,
+    as_of: AsOf,
     read: impl Fn(&Row) -> Result<T, NotReadable>,
-) -> Result<Vec<T>, Altered> {
-    // SAFETY: reads the stack of snapshots. The function of a statement has one; without any, the newest rows are read.
-    let snapshot = unsafe {
-        if pg_sys::ActiveSnapshotSet() { pg_sys::GetActiveSnapshot() } else { std::ptr::null_mut() }
-    };
-    rows_by(snapshot, table, read)
+) -> Result<Option<T>, Altered> {
+    Ok(rows_with(table, Some(shard), as_of, read)?.pop())
 }
 
-fn rows_by<T>(
-    snapshot: pg_sys::Snapshot,
+fn rows_with<T>(
     table: pg_sys::Oid,
+    shard: Option<i32>,
+    as_of: AsOf,
     read: impl Fn(&Row) -> Result<T, NotReadable>,
 ) -> Result<Vec<T>, Altered> {
-    let mut values = Vec::new();
-    let name;
     let lock = pg_sys::AccessShareLock.cast_signed();
     // SAFETY: called in a transaction with the OID of a table. After an error, the end of the transaction or subtransaction
-    // closes the table.
+    // closes the table. The function of a statement has a snapshot; without any, the newest rows are read.
     unsafe {
         let relation = pg_sys::table_open(table, lock);
-        each_row(relation, snapshot, |tuple, columns| {
-            let value = read(&Row { tuple, columns });
-            let is_readable = value.is_ok();
-            values.push(value);
-            is_readable
+        let snapshot = match as_of {
+            AsOf::Statement if pg_sys::ActiveSnapshotSet() => pg_sys::GetActiveSnapshot(),
+            _ => std::ptr::null_mut(),
+        };
+        let key = shard.map(|shard| Ok((number_of::<i32>((*relation).rd_att, c"shard")?, shard))).transpose();
+        let values: Result<Vec<T>, _> = key.and_then(|key| {
+            let mut values = Vec::new();
+            each_row(relation, snapshot, key, |tuple, columns| {
+                let value = read(&Row { tuple, columns });
+                let is_readable = value.is_ok();
+                values.push(value);
+                is_readable
+            });
+            values.into_iter().collect()
         });
-        name = CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr()).to_bytes().to_vec();
+        let values = values.map_err(|NotReadable(column)| Altered {
+            table: CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr()).to_bytes().to_vec(),
+            column,
+        });
         pg_sys::table_close(relation, lock);
+        values
     }
-    let all: Result<_, _> = values.into_iter().collect();
-    all.map_err(|NotReadable(column)| Altered { table: name, column })
+}
+
+/// The number of a column that is read as `T`.
+///
+/// # Safety
+/// The description is of an open table.
+unsafe fn number_of<T: Column>(
+    columns: pg_sys::TupleDesc,
+    column: &'static CStr,
+) -> Result<pg_sys::AttrNumber, NotReadable> {
+    // SAFETY: the caller's promise.
+    let number = unsafe { pg_sys::SPI_fnumber(columns, column.as_ptr()) };
+    // SAFETY: as above.
+    let is_readable = number > 0 && T::is_of_type(unsafe { pg_sys::SPI_gettypeid(columns, number) });
+    is_readable.then(|| i16::try_from(number).ok()).flatten().ok_or(NotReadable(column))
 }

@@ -1,8 +1,9 @@
 //! Writers at the fence of a shard: they pass, wait for `insta_ids.fence_wait`, or are refused.
 
+use pgrx::datum::TimestampWithTimeZone;
 use pgrx::{PgTrigger, pg_sys};
 
-use super::catalog::{Altered, NotReadable, Row, relation, rows, rows_of_statement};
+use super::catalog::{Altered, AsOf, NotReadable, Row, relation, row_of};
 use super::clock::{steady_ms, wait_ms};
 use super::shared::{self, Unavailable};
 use super::{map, settings, worker};
@@ -15,6 +16,11 @@ const EVERY_MS: i64 = 5;
 pub(crate) enum Refused {
     /// The shard is fenced, or has left this server.
     NotHere(NotHere),
+    /// The shard moved to this server, or was created here, after the transaction had taken its snapshot.
+    OldSnapshot {
+        /// The shard.
+        shard: i32,
+    },
     /// A table cannot be read.
     Altered(Altered),
     /// The name of this server's node, which the error tells, cannot be had.
@@ -47,8 +53,7 @@ enum Gate {
     Gone,
 }
 
-/// Lets a writer of the shard pass, now or within `insta_ids.fence_wait`. Rows that come to this server were committed before
-/// they are here. A statement that began before it has them all would not see them, so it does not pass.
+/// Lets a writer of the shard pass, now or within `insta_ids.fence_wait`.
 ///
 /// # Errors
 /// [`Refused`].
@@ -57,8 +62,8 @@ pub(crate) fn pass(shard: i32) -> Result<(), Refused> {
     let until = steady_ms() + settings::fence_wait_ms();
     let is_fenced = loop {
         match gate(shard, &here)? {
-            Gate::Open if !was_coming(shard, &here)? => return Ok(()),
-            Gate::Open | Gate::Coming => break true,
+            Gate::Open => return Ok(()),
+            Gate::Coming => break true,
             Gate::Fenced { is_over } => {
                 if is_over && let Ok(server) = shared::attach() {
                     worker::end_pauses(server);
@@ -74,7 +79,8 @@ pub(crate) fn pass(shard: i32) -> Result<(), Refused> {
     Err(Refused::NotHere(map::why_not_here(here, shard, is_fenced)?))
 }
 
-/// The same for the call of a trigger, whose argument is the shard.
+/// The same for the call of a trigger, whose argument is the shard. Rows that move to this server were committed before they are
+/// here. A statement with an older snapshot does not see them, so it does not pass.
 ///
 /// # Errors
 /// [`Refused`].
@@ -83,15 +89,26 @@ pub(crate) fn pass_trigger(call: pg_sys::FunctionCallInfo) -> Result<(), Refused
     let trigger = unsafe { call.as_ref().and_then(|call| PgTrigger::from_fcinfo(call).ok()) };
     let arguments = trigger.and_then(|trigger| trigger.extra_args().ok());
     let shard = arguments.and_then(|arguments| arguments.first()?.parse().ok()).ok_or(Refused::NoShard)?;
-    if map::is_known_here(shard) && map::is_within_snapshot() { Ok(()) } else { pass(shard) }
-}
-
-/// Whether the running statement sees the shard as coming to this server.
-fn was_coming(shard: i32, here: &[u8]) -> Result<bool, Altered> {
-    let Some(fence) = relation(c"fence") else { return Ok(false) };
-    let fences =
-        rows_of_statement(fence, |row| Ok(row.get::<i32>(c"shard")? == shard && is_coming(row, here)?))?;
-    Ok(fences.contains(&true))
+    if !map::is_known_here(shard) {
+        pass(shard)?;
+    } else if map::is_within_snapshot() {
+        return Ok(());
+    }
+    let here = shared::this_node()?;
+    // A shard that left and returned has a new row.
+    let was_open = !matches!(gate_of(shard, &here, AsOf::Statement)?, Some(Gate::Coming))
+        && made_at(shard, AsOf::Statement)? == made_at(shard, AsOf::Now)?;
+    if was_open {
+        return Ok(());
+    }
+    // SAFETY: reads a variable of this session.
+    let keeps_snapshot = unsafe { pg_sys::XactIsoLevel } >= pg_sys::XACT_REPEATABLE_READ.cast_signed();
+    Err(if keeps_snapshot {
+        Refused::OldSnapshot { shard }
+    } else {
+        // The next statement of the transaction has another snapshot.
+        Refused::NotHere(map::why_not_here(here, shard, true)?)
+    })
 }
 
 /// Whether the row of a fence is of a shard that comes to this server.
@@ -100,24 +117,33 @@ fn is_coming(row: &Row, here: &[u8]) -> Result<bool, NotReadable> {
 }
 
 fn gate(shard: i32, here: &[u8]) -> Result<Gate, Altered> {
-    let (Some(fence), Some(shards)) = (relation(c"fence"), relation(c"shard")) else {
-        return Ok(Gate::Open);
-    };
     // The fence is read first. The transaction that lets a shard go removes both rows, so a session that sees the fence gone
     // sees the shard gone, too.
-    let fences = rows(fence, |row| {
-        let (of, is_closed): (i32, bool) = (row.get(c"shard")?, row.get(c"is_closed")?);
+    match gate_of(shard, here, AsOf::Now)? {
+        Some(fenced) => Ok(fenced),
+        None if made_at(shard, AsOf::Now)?.is_some() || relation(c"shard").is_none() => Ok(Gate::Open),
+        None => Ok(Gate::Gone),
+    }
+}
+
+/// The fence of a shard that is closed.
+fn gate_of(shard: i32, here: &[u8], as_of: AsOf) -> Result<Option<Gate>, Altered> {
+    let Some(fence) = relation(c"fence") else { return Ok(None) };
+    let fenced = row_of(fence, shard, as_of, |row| {
+        let is_closed: bool = row.get(c"is_closed")?;
         let (closed_ms, opens_ms) = (row.find::<i64>(c"closed_ms")?, row.find::<i64>(c"opens_ms")?);
         let is_own = row.find::<Vec<u8>>(c"timeline")? == map::timeline();
         // A restart of the machine sets the steady clock back.
         let is_past = |(closed, opens)| !(closed..opens).contains(&steady_ms());
         let is_over = is_own && closed_ms.zip(opens_ms).is_some_and(is_past);
         let gate = if is_coming(row, here)? { Gate::Coming } else { Gate::Fenced { is_over } };
-        Ok((of == shard && is_closed).then_some(gate))
+        Ok(is_closed.then_some(gate))
     })?;
-    if let Some(fenced) = fences.into_iter().flatten().next() {
-        return Ok(fenced);
-    }
-    let is_here = rows(shards, |row| row.get::<i32>(c"shard"))?.contains(&shard);
-    Ok(if is_here { Gate::Open } else { Gate::Gone })
+    Ok(fenced.flatten())
+}
+
+/// When the shard was created here, or `None` if it is not here.
+fn made_at(shard: i32, as_of: AsOf) -> Result<Option<TimestampWithTimeZone>, Altered> {
+    let Some(shards) = relation(c"shard") else { return Ok(None) };
+    row_of(shards, shard, as_of, |row| row.get(c"created_at"))
 }

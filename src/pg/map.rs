@@ -43,7 +43,7 @@ static AWAY: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 /// The OID of the table [`MAP`].
 static MAP_OID: AtomicU32 = AtomicU32::new(0);
 
-/// All transactions whose changes are in [`CACHE`] have lower numbers.
+/// All transactions whose changes are in [`CACHE`] have lower numbers, and are not in [`Cache::running`].
 static FILLED_BEFORE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -58,6 +58,8 @@ struct Cache {
     /// What the names of the shards' schemas begin with.
     prefix: Vec<u8>,
     placement: Placement,
+    /// The transactions that were running then, in the order of their numbers.
+    running: Vec<u32>,
 }
 
 /// Why no id is minted.
@@ -126,15 +128,24 @@ pub(crate) fn is_known_here(shard: i32) -> bool {
 
 /// Whether the running statement sees all that was committed before the session read the map.
 pub(crate) fn is_within_snapshot() -> bool {
-    // SAFETY: reads the stack of snapshots. One that is active stays valid meanwhile.
-    let oldest = unsafe {
+    let before = FILLED_BEFORE.load(Ordering::Relaxed);
+    // Numbers of transactions wrap around. If the map was read too long ago, all of them seem to be before.
+    let is_before = |transaction: u32| transaction.wrapping_sub(before).cast_signed() < 0;
+    // SAFETY: reads the stack of snapshots. One that is active stays valid meanwhile, with its array of running transactions.
+    unsafe {
         if !pg_sys::ActiveSnapshotSet() {
             return true;
         }
-        (*pg_sys::GetActiveSnapshot()).xmin.into_inner()
-    };
-    // Numbers of transactions wrap around. If the map was read too long ago, the answer is no.
-    oldest.wrapping_sub(FILLED_BEFORE.load(Ordering::Relaxed)).cast_signed() >= 0
+        let snapshot = &*pg_sys::GetActiveSnapshot();
+        if !is_before(snapshot.xmin.into_inner()) {
+            return true;
+        }
+        let mut running = (0..snapshot.xcnt as usize).map(|n| (*snapshot.xip.add(n)).into_inner());
+        !is_before(snapshot.xmax.into_inner())
+            && CACHE.with_borrow(|cache| {
+                running.all(|one| !is_before(one) || cache.running.binary_search(&one).is_ok())
+            })
+    }
 }
 
 /// Whether the shard's bit is set, or the shard has no bit.
@@ -186,9 +197,17 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
 /// it yet.
 fn fill(server: &Shared) -> Result<bool, NotMinted> {
     changes::watch();
-    let cache = read(server)?;
-    // SAFETY: reads shared memory.
-    FILLED_BEFORE.store(unsafe { pg_sys::ReadNextTransactionId() }.into_inner(), Ordering::Relaxed);
+    let mut cache = read(server)?;
+    if let Some(cache) = &mut cache {
+        // SAFETY: called in a transaction. The table is none of the catalogs, so the snapshot is new. It has so many
+        // transactions.
+        unsafe {
+            let now = &*pg_sys::GetCatalogSnapshot(MAP_OID.load(Ordering::Relaxed).into());
+            cache.running = (0..now.xcnt as usize).map(|n| (*now.xip.add(n)).into_inner()).collect();
+            FILLED_BEFORE.store(now.xmax.into_inner(), Ordering::Relaxed);
+        }
+        cache.running.sort_unstable();
+    }
     let is_read = cache.is_some();
     if let Some(cache) = cache {
         CACHE.set(cache);
@@ -326,7 +345,7 @@ fn load(here: Vec<u8>) -> Result<Option<Cache>, Altered> {
     })?;
     let fences = fences.into_iter().flatten().chain(departed).collect();
     let placement = Placement::new(shards, here, version, assignments, fences);
-    Ok(Some(Cache { layout, prefix, placement }))
+    Ok(Some(Cache { layout, prefix, placement, running: Vec::new() }))
 }
 
 /// Called when a relation has changed, with its OID, or with an invalid OID if any may have.

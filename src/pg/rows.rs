@@ -50,7 +50,7 @@ pub(crate) fn visit_ids(
                 }
             };
             match which {
-                Which::All => each_row(opened, pg_sys::GetActiveSnapshot(), |row, columns| {
+                Which::All => each_row(opened, pg_sys::GetActiveSnapshot(), None, |row, columns| {
                     read(row, columns);
                     true
                 }),
@@ -92,7 +92,7 @@ pub(crate) fn visit_hashes(
             let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); count], vec![true; count]);
             let mut row_memory = PgMemoryContexts::new("insta_ids: a row");
             let mut bytes = Vec::new();
-            each_row(opened, pg_sys::GetActiveSnapshot(), |row, described| {
+            each_row(opened, pg_sys::GetActiveSnapshot(), None, |row, described| {
                 pg_sys::heap_deform_tuple(row, described, values.as_mut_ptr(), nulls.as_mut_ptr());
                 row_memory.switch_to(|_| {
                     if hashed(hash_of(&mut columns, &values, &nulls, &mut bytes)) {
@@ -192,7 +192,7 @@ fn first_row<T>(
     // SAFETY: the relation is open until it is closed here.
     unsafe {
         if (*(*opened).rd_rel).relkind.to_ne_bytes() == [kind] {
-            each_row(opened, ptr::null_mut(), |row, columns| {
+            each_row(opened, ptr::null_mut(), None, |row, columns| {
                 value = read.take().map(|read| read(row, columns));
                 false
             });
@@ -202,19 +202,32 @@ fn first_row<T>(
     Ok(value)
 }
 
-/// Calls `visit` with each row that a snapshot sees, until `visit` returns `false`. A NULL means the newest snapshot.
+/// Calls `visit` with each row that a snapshot sees, until `visit` returns `false`. A NULL means the newest snapshot. With `key`, a
+/// column of type `integer` and its value, it reads the rows that have this value, from an index if there is one on the column.
 ///
 /// # Safety
-/// The relation is open and has storage.
+/// The relation is open and has storage. The column has the type.
 pub(super) unsafe fn each_row(
     relation: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,
+    key: Option<(pg_sys::AttrNumber, i32)>,
     mut visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc) -> bool,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let (no_index, no_keys) = (pg_sys::Oid::INVALID, ptr::null_mut());
-        let scan = pg_sys::systable_beginscan(relation, no_index, false, snapshot, 0, no_keys);
+        let (mut index, mut condition) = (pg_sys::Oid::INVALID, pg_sys::ScanKeyData::default());
+        if let Some((column, value)) = key {
+            let equals = pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber;
+            let value = pg_sys::Datum::from(value);
+            pg_sys::ScanKeyInit(&raw mut condition, column, equals, pg_sys::F_INT4EQ.into(), value);
+            if let Some(found) = index_on(relation, column) {
+                index = (*found).rd_id;
+                pg_sys::index_close(found, pg_sys::AccessShareLock.cast_signed());
+            }
+        }
+        let has_index = index != pg_sys::Oid::INVALID;
+        let keys = i32::from(key.is_some());
+        let scan = pg_sys::systable_beginscan(relation, index, has_index, snapshot, keys, &raw mut condition);
         loop {
             check_for_interrupts!();
             let row = pg_sys::systable_getnext(scan);
@@ -254,8 +267,8 @@ unsafe fn first_in_order(
     }
 }
 
-/// An index that [`Which::Ends`] can be read from, opened. The index orders the column by PostgreSQL's own operator class for
-/// `bigint`, because another operator class could call a function of the owner.
+/// An index on a column of type `integer` or `bigint`, opened. The index orders the column by PostgreSQL's own operator class,
+/// because another operator class could call a function of the owner.
 ///
 /// # Safety
 /// The table is open.

@@ -7,6 +7,7 @@ mod fencing;
 mod outside;
 mod planting;
 mod refusing;
+mod snapshots;
 mod verifying;
 
 use postgres::error::SqlState;
