@@ -137,6 +137,8 @@ CREATE TABLE insta_ids_internal.move (
     tables_compared integer,
     -- On the source: what the target needs for the hand-over. See move_mark.
     mark jsonb,
+    -- On the target: the files of the source's tables when the copy began.
+    source_files jsonb,
     -- On the target: with what arguments a background worker goes on with the move. See go_on_in_background.
     driver jsonb,
     -- On the target: how often the worker has failed, and with what error it did last.

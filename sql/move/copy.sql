@@ -106,20 +106,25 @@ BEGIN
     PERFORM set_config('session_replication_role', 'replica', true);
     PERFORM insta_ids_internal.truncate_shards(moving.shards);
     PERFORM set_config('session_replication_role', role, true);
-    UPDATE insta_ids_internal.move m SET step = 'prepared' WHERE m.name = move;
+    UPDATE insta_ids_internal.move m SET step = 'prepared', source_files = NULL WHERE m.name = move;
     PERFORM insta_ids_internal.move_subscribe(move);
 END
 $$;
 
 -- Has the source create the replication slot, and enables the subscription that reads it. Reports which transactions the source
--- waits for before it can create the slot.
+-- waits for before it can create the slot. Copies everything again if the subscription has stopped before all tables were copied, and
+-- tables of the source have other files since: TRUNCATE makes new ones. If tables refer to each other, PostgreSQL can never apply it
+-- to only some of them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_copy(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    moving insta_ids_internal.move;
     writers jsonb;
+    files jsonb;
 BEGIN
-    PERFORM insta_ids_internal.require_not_promoted(m) FROM insta_ids_internal.move m WHERE m.name = move;
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
+    PERFORM insta_ids_internal.require_not_promoted(moving) WHERE moving.name IS NOT NULL;
     writers := insta_ids_internal.ask_node(format($query$
         SELECT to_jsonb(string_agg(w.name, ', ')) FROM (
             SELECT 'process ' || a.pid FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
@@ -130,11 +135,21 @@ BEGIN
             SELECT FROM insta_ids_internal.move m JOIN pg_replication_slots s ON s.slot_name = insta_ids_internal.slot_of(m)
             WHERE m.name = %L) $query$, move));
     IF jsonb_typeof(writers) = 'string' THEN
-        RAISE NOTICE 'move_shards: waits until these end on node "%": %',
-            (SELECT m.from_node FROM insta_ids_internal.move m WHERE m.name = move), writers #>> '{}';
+        RAISE NOTICE 'move_shards: waits until these end on node "%": %', moving.from_node, writers #>> '{}';
     END IF;
     PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
-    PERFORM insta_ids_internal.move_subscribe(move);
+    files := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_files(%L)', move));
+    IF moving.step = 'copying' AND files IS DISTINCT FROM moving.source_files AND EXISTS (
+        SELECT FROM insta_ids_internal.subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate <> 'r'
+        WHERE s.name = move AND NOT s.is_enabled)
+    THEN
+        RAISE NOTICE 'move_shards: begins to copy again, as tables were truncated on node "%" during the copy', moving.from_node;
+        PERFORM insta_ids_internal.move_recopy(move);
+        moving.step := 'prepared';
+    ELSE
+        PERFORM insta_ids_internal.move_subscribe(move);
+    END IF;
+    UPDATE insta_ids_internal.move m SET source_files = files WHERE m.name = move AND moving.step = 'prepared';
 END
 $$;
 

@@ -281,6 +281,14 @@ BEGIN
 END
 $$;
 
+-- Returns the numbers of the files of a move's tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_files(move name) RETURNS jsonb
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (
+        SELECT pg_catalog.jsonb_agg(c.relfilenode ORDER BY c.oid)
+        FROM insta_ids_internal.move m JOIN pg_catalog.pg_class c ON c.oid = ANY (m.relations) AND c.relkind = 'r'
+        WHERE m.name = move);
+
 -- Raises an error if the publication of a move was dropped. A new one would lack what was written meanwhile.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_publication(moving insta_ids_internal.move) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -347,3 +347,50 @@ fn clients_meet_the_documented_codes() {
     }
     assert!(wrong.is_empty(), "docs/clients.md lacks\n{}", wrong.join("\n"));
 }
+
+/// Tables that refer to each other are truncated while only one of them has been copied. PostgreSQL cannot apply that.
+#[test]
+fn tables_that_are_truncated_during_the_copy_are_copied_again() {
+    let pair = Pair::start("truncated");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    for client in [&mut a, &mut b] {
+        client.batch_execute("CREATE TABLE public.users (id bigint PRIMARY KEY)").unwrap();
+    }
+    for statement in [
+        "SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD author bigint REFERENCES public.users')",
+        "CALL insta_ids.migrate()",
+    ] {
+        a.batch_execute(statement).unwrap();
+    }
+    for (shard, truncate) in (0..).zip([
+        // What is left of shards that have moved would refuse this.
+        "TRUNCATE public.users CASCADE",
+        "TRUNCATE insta1.photos CASCADE",
+        "TRUNCATE insta2.likes, insta2.photos RESTART IDENTITY",
+    ]) {
+        let insert = format!(
+            "INSERT INTO insta{shard}.photos DEFAULT VALUES;
+             INSERT INTO insta{shard}.likes (photo) SELECT id FROM insta{shard}.photos"
+        );
+        a.batch_execute(&format!("{insert}; {insert}")).unwrap();
+        // No slot is made while a transaction that has written goes on.
+        let mut writer = pair.a.connect();
+        writer.batch_execute("BEGIN; SELECT pg_current_xact_id()").unwrap();
+        b.batch_execute(&format!("CALL insta_ids.move_shards({shard}, {shard}, 'a', background => true)"))
+            .unwrap();
+        let mut holder = pair.b.connect();
+        holder.batch_execute(&format!("BEGIN; LOCK TABLE insta{shard}.likes IN SHARE MODE")).unwrap();
+        writer.batch_execute("COMMIT").unwrap();
+        let copied = "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate = 'r'";
+        within(Duration::from_secs(30), || count(&mut b, copied) == 1);
+        a.batch_execute(&format!("{truncate}; {insert}")).unwrap();
+        holder.batch_execute("COMMIT").unwrap();
+        let failed = "SELECT count(*) FROM insta_ids.moves WHERE last_error LIKE '%has stopped at an error'";
+        within(Duration::from_secs(30), || count(&mut b, failed) == 1);
+        within(Duration::from_mins(1), || count(&mut b, "SELECT count(*) FROM insta_ids.moves") == 0);
+        for table in ["photos", "likes"] {
+            let rows = count(&mut b, &format!("SELECT count(*) FROM insta{shard}.{table}"));
+            assert_eq!(rows, 1, "{truncate}: {table}");
+        }
+    }
+}
