@@ -91,8 +91,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.survey_rows("table" oid, OUT rows 
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1
     SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64';
 
--- Returns the hash of each row of a table.
-CREATE OR REPLACE FUNCTION insta_ids_internal.row_hashes("table" oid) RETURNS bigint[]
+-- Returns the hash of each row of a table. More than work_mem holds are on disk.
+CREATE OR REPLACE FUNCTION insta_ids_internal.row_hashes("table" oid) RETURNS SETOF bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'row_hashes_wrapper'
     -- The settings are those of survey_rows.
     SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 1

@@ -38,19 +38,21 @@ DECLARE
     hashes_here bigint[];
 BEGIN
     PERFORM insta_ids_internal.begin_to_ask_node(
-        format('SELECT unnest(insta_ids_internal.row_hashes(%L::regclass))', relation), connection);
-    WITH theirs AS MATERIALIZED (
-        SELECT r::bigint FROM insta_ids_internal.rows_from_node(connection) r
-    ), ours AS MATERIALIZED (
-        SELECT unnest(insta_ids_internal.row_hashes(relation::regclass))
-    ), only_there AS MATERIALIZED (
-        TABLE theirs EXCEPT ALL TABLE ours
-    ), only_here AS MATERIALIZED (
-        TABLE ours EXCEPT ALL TABLE theirs
+        format('SELECT insta_ids_internal.row_hashes(%L::regclass)', relation), connection);
+    -- Groups of more hashes than memory holds go to disk. EXCEPT would keep all of them in memory.
+    WITH different AS MATERIALIZED (
+        SELECT r.hash, sum(r.more) AS more
+        FROM (
+            SELECT r::bigint, 1 FROM insta_ids_internal.rows_from_node(connection) r
+            UNION ALL
+            SELECT r, -1 FROM insta_ids_internal.row_hashes(relation::regclass) r
+        ) r (hash, more)
+        GROUP BY r.hash HAVING sum(r.more) <> 0
     )
-    SELECT (SELECT count(*) FROM only_there), (SELECT count(*) FROM only_here),
-           ARRAY(SELECT r FROM only_there LIMIT 5), ARRAY(SELECT * FROM only_here LIMIT 5)
-    INTO there, here, hashes_there, hashes_here;
+    SELECT coalesce(sum(d.more) FILTER (WHERE d.more > 0), 0), coalesce(-sum(d.more) FILTER (WHERE d.more < 0), 0),
+           ARRAY(SELECT d.hash FROM different d WHERE d.more > 0 LIMIT 5), ARRAY(SELECT d.hash FROM different d WHERE d.more < 0 LIMIT 5)
+    INTO there, here, hashes_there, hashes_here
+    FROM different d;
     examples := coalesce(
         insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.named_rows(%L::regclass, %L::bigint[]))',
             relation, hashes_there), connection) #>> '{}',

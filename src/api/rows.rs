@@ -110,14 +110,8 @@ fn survey_rows(
 
 /// Returns the hash of each row of a table, in no particular order.
 #[pg_extern(sql = false)]
-fn row_hashes(table: pg_sys::Oid) -> SqlResult<Vec<i64>> {
-    let mut hashes = Vec::new();
-    let add = |hash| {
-        hashes.push(hash);
-        false
-    };
-    rows::visit_hashes(table, &[], add, |_| ())?;
-    Ok(hashes)
+fn row_hashes(table: pg_sys::Oid, call: pg_sys::FunctionCallInfo) -> SqlResult<()> {
+    Ok(rows::return_hashes(table, call)?)
 }
 
 /// Returns the values in columns of the rows of a table that have one of these hashes, as a text for each row.

@@ -106,6 +106,32 @@ pub(crate) fn visit_hashes(
     })
 }
 
+/// Makes these hashes the rows that a function of one column returns. More than `work_mem` holds are on disk.
+///
+/// # Errors
+/// As [`visit_ids`].
+pub(crate) fn return_hashes(
+    table: pg_sys::Oid,
+    call: pg_sys::FunctionCallInfo,
+) -> Result<(), NoSuchRelation> {
+    // SAFETY: the server passes the call of a function that returns rows, and says where they go.
+    unsafe {
+        pg_sys::InitMaterializedSRF(call, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
+        let rows = (*call).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+        let add = |hash: i64| {
+            let (mut value, mut is_null) = (pg_sys::Datum::from(hash), false);
+            pg_sys::tuplestore_putvalues(
+                (*rows).setResult,
+                (*rows).setDesc,
+                &raw mut value,
+                &raw mut is_null,
+            );
+            false
+        };
+        visit_hashes(table, &[], add, |_| ())
+    }
+}
+
 /// Calls `hashed` with a hash of each key in `columns` that the active snapshot sees, and `written` with the key as a text if
 /// `hashed` returns `true`. Keys with a NULL are left out, because a foreign key does not check them.
 ///
