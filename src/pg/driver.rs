@@ -7,8 +7,9 @@
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
-use std::ptr;
+use std::path::PathBuf;
 use std::time::Duration;
+use std::{fs, iter, ptr};
 
 use pgrx::PgTryBuilder;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime};
@@ -67,11 +68,25 @@ fn start_in(database: pg_sys::Oid, range: Range) -> bool {
         .is_ok()
 }
 
+/// Whether the server has files of a database, in any tablespace. To connect to a database that was dropped is an error, after
+/// which the server would start the worker again, and again.
+fn has_files(database: pg_sys::Datum) -> bool {
+    let in_each = |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten();
+    let versions = in_each("pg_tblspc".into()).flat_map(|space| in_each(space.path()));
+    let name = database.value().to_string();
+    iter::once("base".into())
+        .chain(versions.map(|version| version.path()))
+        .any(|place| place.join(&name).exists())
+}
+
 /// The server calls this in the worker of a move. `database` is an OID.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
     worker::begin();
+    if !has_files(database) {
+        return;
+    }
     worker::connect(database);
     let Some(range) = Range::parse(BackgroundWorker::get_extra(), ' ') else { return };
     let name = &*range.name();
@@ -90,7 +105,8 @@ pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
         ask::<String>("SELECT insta_ids_internal.driver_of($1::pg_catalog.name)", &[name.into()])
     {
         let Err(error) = call(&drive) else { return };
-        log::move_failed(name, &error.message);
+        worker::show(None);
+        log::move_failed(name, &error.message, error.detail, error.hint);
         let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text)";
         let arguments = [name.into(), driver.into(), error.code.into(), error.message.into()];
         let mut wait = ask::<i64>(failed, &arguments).unwrap_or(0);
@@ -105,7 +121,7 @@ pub extern "C-unwind" fn insta_ids_drive_move(database: pg_sys::Datum) {
 /// The value of a query, or `None` if it is NULL, or if the database does not have the extension: a move may outlive it, because
 /// its subscription does.
 fn ask<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid]) -> Option<T> {
-    worker::in_extension(|| Spi::get_one_with_args(query, arguments)).flatten()
+    worker::in_extension(query, || Spi::get_one_with_args(query, arguments)).flatten()
 }
 
 /// The server calls this in the worker that it starts with itself, or when it is promoted.
@@ -116,7 +132,7 @@ pub extern "C-unwind" fn insta_ids_resume_moves(_argument: pg_sys::Datum) {
     BackgroundWorker::connect_worker_to_spi_by_oid(None, None);
     for (database, range) in BackgroundWorker::transaction(subscriptions) {
         if !start_in(database, range) {
-            log::move_failed(&range.name(), "no background worker is free");
+            log::move_failed(&range.name(), "no background worker is free", None, None);
         }
     }
 }
@@ -164,6 +180,8 @@ struct Failure {
     /// Its SQLSTATE.
     code: String,
     message: String,
+    detail: Option<String>,
+    hint: Option<String>,
 }
 
 /// Runs a CALL in transactions of its own. Unlike `Spi`, it lets the procedure commit.
@@ -184,8 +202,13 @@ fn call(statement: &CStr) -> Result<(), Failure> {
         // SAFETY: the text is static, and the next call overwrites it.
         let code = unsafe { CStr::from_ptr(pg_sys::unpack_sql_state(report.sql_error_code() as i32)) };
         // In a database of another encoding than UTF-8, pgrx has replaced what it could not read.
-        let message = report.message().replace(char::REPLACEMENT_CHARACTER, "?");
-        Err(Failure { code: code.to_string_lossy().into_owned(), message })
+        let readable = |text: &str| text.replace(char::REPLACEMENT_CHARACTER, "?");
+        Err(Failure {
+            code: code.to_string_lossy().into_owned(),
+            message: readable(report.message()),
+            detail: report.detail().map(readable),
+            hint: report.hint().map(readable),
+        })
     })
     .execute()
 }
@@ -199,7 +222,7 @@ unsafe fn call_in_portal(statement: &CStr, running: &Cell<pg_sys::Portal>) {
     // one for each statement of a client, and this makes one like it. As it is active, a COMMIT leaves it alone.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
-        pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, statement.as_ptr());
+        worker::show(Some(statement));
         pg_sys::StartTransactionCommand();
         // The portal of a call that has failed goes here.
         let portal = pg_sys::CreatePortal(c"".as_ptr(), true, true);
@@ -224,7 +247,6 @@ unsafe fn call_in_portal(statement: &CStr, running: &Cell<pg_sys::Portal>) {
         pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext);
         pg_sys::PortalDrop(portal, false);
         pg_sys::CommitTransactionCommand();
-        pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, ptr::null());
     }
 }
 

@@ -21,7 +21,14 @@ pub(super) fn clock_event(event: Event) {
 }
 
 /// Logs that an attempt of a background worker to move shards has failed, at level LOG.
-pub(super) fn move_failed(name: &str, message: &str) {
+pub(super) fn move_failed(name: &str, message: &str, detail: Option<String>, hint: Option<String>) {
     let message = format!("move \"{name}\" could not go on: {message}");
-    ErrorReport::new(PgSqlErrorCode::from(0_i32), message, "insta_ids").report(PgLogLevel::LOG);
+    let mut report = ErrorReport::new(PgSqlErrorCode::from(0_i32), message, "insta_ids");
+    if let Some(detail) = detail {
+        report = report.set_detail(detail);
+    }
+    if let Some(hint) = hint {
+        report = report.set_hint(hint);
+    }
+    report.report(PgLogLevel::LOG);
 }

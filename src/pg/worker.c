@@ -12,6 +12,7 @@
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
@@ -19,6 +20,7 @@
 /* worker.rs */
 extern void insta_ids_begin_worker(void);
 extern void insta_ids_connect_worker(Oid database);
+extern void insta_ids_reload_settings(void);
 
 /*
  * Sets a setting so that no database and no role can change it.
@@ -64,6 +66,7 @@ void
 insta_ids_begin_worker(void)
 {
 	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 }
 
@@ -90,4 +93,17 @@ insta_ids_connect_worker(Oid database)
 	StartTransactionCommand();
 	pin("session_authorization", GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false));
 	CommitTransactionCommand();
+}
+
+/*
+ * Takes up what has changed in the server's configuration since the last call, but for what pin() has pinned.
+ */
+void
+insta_ids_reload_settings(void)
+{
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
 }

@@ -4,7 +4,9 @@
 //! is the one who is always there: it starts the worker. The worker opens the shards in a transaction of its own, whatever
 //! becomes of the writer's.
 
+use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder};
@@ -15,6 +17,7 @@ use pgrx::{Spi, pg_guard, pg_sys};
 use super::clock::steady_ms;
 use super::session;
 use super::shared::Shared;
+use super::text::c_string;
 
 /// Writers of one server start a worker at most so often, in milliseconds, because all extensions share a few workers.
 const EVERY_MS: i64 = 200;
@@ -43,13 +46,15 @@ pub(crate) fn end_pauses(server: &Shared) {
 pub extern "C-unwind" fn insta_ids_end_pauses(database: pg_sys::Datum) {
     begin();
     connect(database);
-    in_extension(|| Spi::run("SELECT insta_ids_internal.end_pauses()"));
+    let statement = "SELECT insta_ids_internal.end_pauses()";
+    in_extension(statement, || Spi::run(statement));
 }
 
 // SAFETY: declared as in worker.c.
 unsafe extern "C-unwind" {
     fn insta_ids_begin_worker();
     fn insta_ids_connect_worker(database: pg_sys::Oid);
+    fn insta_ids_reload_settings();
 }
 
 /// What each worker does first. See worker.c.
@@ -66,12 +71,28 @@ pub(super) fn connect(database: pg_sys::Datum) {
     unsafe { pg_guard_ffi_boundary(|| insta_ids_connect_worker(database)) };
 }
 
+/// Shows in `pg_stat_activity` that this worker runs a statement, or is idle.
+pub(super) fn show(statement: Option<&CStr>) {
+    let state = match statement {
+        Some(_) => pg_sys::BackendState::STATE_RUNNING,
+        None => pg_sys::BackendState::STATE_IDLE,
+    };
+    // SAFETY: the worker is connected. The server copies the text.
+    unsafe { pg_sys::pgstat_report_activity(state, statement.map_or(ptr::null(), CStr::as_ptr)) };
+}
+
 /// Runs a statement in a transaction of its own if the database has the extension, and returns its value. A worker may be started
-/// for a database that never had it, or has it no more. Returns `None` without the extension, and after an error.
-pub(super) fn in_extension<T, E>(run: impl FnOnce() -> Result<T, E>) -> Option<T> {
-    BackgroundWorker::transaction(AssertUnwindSafe(|| {
+/// for a database that never had it, or has it no more. Returns `None` without the extension, and after an error. First takes up
+/// changes of the server's configuration.
+pub(super) fn in_extension<T, E>(statement: &str, run: impl FnOnce() -> Result<T, E>) -> Option<T> {
+    // SAFETY: the worker is in no transaction. The boundary turns a longjmp into an unwind.
+    unsafe { pg_guard_ffi_boundary(|| insta_ids_reload_settings()) };
+    show(Some(&c_string(statement.as_bytes())));
+    let value = BackgroundWorker::transaction(AssertUnwindSafe(|| {
         // SAFETY: reads the catalog in a transaction; the string is static.
         let extension = unsafe { pg_sys::get_extension_oid(c"insta_ids".as_ptr(), true) };
         if extension == pg_sys::Oid::INVALID { None } else { run().ok() }
-    }))
+    }));
+    show(None);
+    value
 }

@@ -269,3 +269,57 @@ fn without_a_worker_the_call_says_so() {
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
     check_ended(&pair);
 }
+
+/// The worker follows the server's configuration, and shows and logs how it is.
+#[test]
+fn a_worker_takes_up_new_settings() {
+    let pair = Pair::start("reloaded");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let tolerate = |client: &mut Client, time: &str| {
+        client.batch_execute(&format!("ALTER SYSTEM SET insta_ids.clock_tolerance = '{time}'")).unwrap();
+        client.batch_execute("SELECT pg_reload_conf()").unwrap();
+        within(Duration::from_secs(10), || texts(client, "SHOW insta_ids.clock_tolerance") == [time]);
+    };
+    tolerate(&mut a, "1d");
+    a.batch_execute("SELECT insta_ids.advance_clock(now() + interval '2 hours')").unwrap();
+    b.batch_execute(CALL).unwrap();
+    failed(&mut b, 2);
+    let state = "SELECT state FROM pg_stat_activity WHERE backend_type LIKE 'insta_ids: insta_ids_%'";
+    within(Duration::from_secs(10), || texts(&mut b, state) == ["idle"]);
+    let log = pair.b.log();
+    for told in [
+        "LOG:  move \"insta_ids_2_2\" could not go on: clock of this server",
+        "DETAIL:  \"insta_ids.clock_tolerance\" is ",
+        "HINT:  Correct the clock, and call again.",
+    ] {
+        assert!(log.contains(told), "{told}");
+    }
+    tolerate(&mut b, "1d");
+    ends(&mut b);
+    check_ended(&pair);
+}
+
+/// The server does not start a worker again whose database is gone.
+#[test]
+fn a_worker_ends_for_good_with_its_database() {
+    let cluster = Cluster::start("dropped_with_worker");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE other").unwrap();
+    let mut other = cluster.config().dbname("other").connect(postgres::NoTls).unwrap();
+    other
+        .batch_execute(
+            "CREATE EXTENSION insta_ids; SELECT insta_ids.init(8);
+             INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step, driver)
+             VALUES ('insta_ids_2_2', gen_random_uuid(), 2, 2, '{2}', 'a', 'b', 0, 'copying', '{}');
+             SELECT insta_ids_internal.start_driver(2, 2)",
+        )
+        .unwrap();
+    failed(&mut other, 1);
+    drop(other);
+    client.batch_execute("DROP DATABASE other WITH (FORCE)").unwrap();
+    // The server starts it after 10 seconds.
+    thread::sleep(Duration::from_secs(12));
+    let log = cluster.log();
+    assert!(log.contains("background worker \"insta_ids: insta_ids_2_2\""), "{log}");
+    assert!(!log.contains("FATAL:  database"), "{log}");
+}
