@@ -64,7 +64,14 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relation(relation oid, mode text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_relation_wrapper';
 
--- Returns whether a table has rows, without those of its child tables. It runs no code of the table's owner.
+-- Returns what a relation is if its rows are not in its own heap, where the functions below read them and locks keep writers
+-- out: `foreign table`, `Citus table` or `table with another access method than heap`. NULL if they are there, or if it has none.
+-- The arguments are from its row of pg_class.
+CREATE OR REPLACE FUNCTION insta_ids_internal.not_in_heap(relation oid, kind "char", method oid) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'not_in_heap_wrapper';
+
+-- Returns whether a table has rows, without those of its child tables. It runs no code of the table's owner. Like the next functions
+-- that read rows, it raises an error if they are not in the table's heap.
 CREATE OR REPLACE FUNCTION insta_ids_internal.has_rows("table" oid) RETURNS boolean
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'has_rows_wrapper';
 

@@ -19,6 +19,7 @@ use crate::pg::map::NotMinted;
 use crate::pg::owner::NotRun;
 use crate::pg::parser::SyntaxError;
 use crate::pg::relation::NoSuchRelation;
+use crate::pg::rows::NotRead;
 use crate::pg::settings;
 use crate::pg::shared::Unavailable;
 use crate::pg::timestamp::{duration, timestamp_of};
@@ -122,6 +123,19 @@ impl From<id::Error> for ErrorReport {
 impl From<NoSuchRelation> for ErrorReport {
     fn from(NoSuchRelation(oid): NoSuchRelation) -> Self {
         report(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE, format!("relation with OID {oid} does not exist"))
+    }
+}
+
+impl From<NotRead> for ErrorReport {
+    fn from(why: NotRead) -> Self {
+        match why {
+            NotRead::NoRelation(missing) => missing.into(),
+            NotRead::NotInHeap { table, is } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("rows of table {} are not in its heap", readable(&table)),
+            )
+            .set_detail(format!("It is a {is}.")),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ BEGIN
             ERRCODE = 'undefined_object',
             MESSAGE = format('migration "%s" does not exist', migrated_to);
     END IF;
-    PERFORM insta_ids_internal.require_shard_name(schema, shard);
+    PERFORM insta_ids_internal.require_shard_name(schema, shard), insta_ids_internal.require_heaps(ARRAY[schema]::oid[], true);
     -- No other session assigns or offers shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_placed_here(shard), insta_ids_internal.require_not_moving(shard, shard),

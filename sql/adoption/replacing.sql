@@ -3,7 +3,7 @@
 -- Locks the tables of the schema, tables elsewhere that its functions fill, all their partitions and child tables, the sequences
 -- of the schema, and `others`, until the transaction ends. It locks tables without ids, too: a statement that calls a function
 -- for their rows is then planned either before or after the function is replaced. Raises an error if it does not get all locks
--- within `lock_timeout`.
+-- within `lock_timeout`, or if locks of a table do not keep writers from its rows.
 CREATE OR REPLACE FUNCTION insta_ids_internal.stop_minting(schema regnamespace, others regclass[], lock_timeout text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -19,6 +19,7 @@ BEGIN
     PERFORM insta_ids_internal.lock_relations(tables, 'ACCESS EXCLUSIVE',
         ARRAY(SELECT s FROM insta_ids_internal.minting_sequences(schema) s UNION SELECT s FROM unnest(others) s ORDER BY 1),
         format('schema %s', schema), lock_timeout);
+    PERFORM insta_ids_internal.require_heaps(ARRAY[schema]::oid[], true);
 END
 $$;
 

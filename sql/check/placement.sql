@@ -37,6 +37,17 @@ BEGIN
     ORDER BY s.shard;
 
     RETURN QUERY
+    SELECT 'error', 'citus_with_map', min(r.relation::text),
+           format('The map has shard %s on %s, and Citus has rows of this table, on nodes of its own.', r.shard,
+               coalesce('node "' || a.node || '"', 'no node')),
+           format('Use one of the two. Without Citus: SELECT undistribute_table(%L)', min(r.relation::text))
+    FROM insta_ids_internal.shard_relation r
+    JOIN pg_class c ON c.oid = r.relation
+    LEFT JOIN insta_ids_internal.assignment a ON r.shard BETWEEN a.first AND a.last
+    WHERE here IS NOT NULL AND insta_ids_internal.not_in_heap(c.oid, c.relkind, c.relam) = 'Citus table'
+    GROUP BY r.shard, a.node ORDER BY r.shard;
+
+    RETURN QUERY
     SELECT 'error', 'gap_in_fence', r.relation::text, format('Shard %s is fenced, and this table is not.', f.shard),
            format('SELECT insta_ids.fence(%s)', f.shard)
     FROM insta_ids_internal.fence f

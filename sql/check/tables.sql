@@ -67,11 +67,21 @@ BEGIN
 END
 $$;
 
--- Returns findings about tables without a replica identity, and about indexes and constraints that are not valid.
+-- Returns findings about tables whose rows are not in their heaps, tables without a replica identity, and indexes and constraints that
+-- are not valid.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_tables() RETURNS SETOF insta_ids.finding
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 BEGIN
+    RETURN QUERY
+    SELECT f.severity, f.code, f.object, f.detail, 'Read them by queries. drop_shard() and move_shards() refuse these shards.'
+    FROM insta_ids_internal.unread_finding('Tables whose rows', ARRAY(
+        SELECT format('%s: It is a %s', c.oid::regclass, n.what)
+        FROM insta_ids_internal.shard_schema s
+        JOIN pg_class c ON c.relnamespace = s.oid
+        CROSS JOIN LATERAL insta_ids_internal.not_in_heap(c.oid, c.relkind, c.relam) n (what)
+        WHERE n.what IS NOT NULL ORDER BY s.shard, c.relname)) f;
+
     RETURN QUERY
     SELECT 'warning', 'no_replica_identity', t.relation::text,
            t.reason || ' Its rows cannot be told apart when the shard moves.',

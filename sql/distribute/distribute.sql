@@ -39,6 +39,8 @@ BEGIN
         RETURN;
     END IF;
     PERFORM insta_ids_internal.order_distribution(), insta_ids_internal.require_no_obstacles();
+    -- distribute_abort() fences all shards.
+    PERFORM insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(ARRAY(SELECT s.shard FROM insta_ids_internal.shard s)), true);
     -- A transaction locks each target with its indexes and TOAST table.
     SELECT needed + sum((SELECT count(*) + 4 FROM pg_index i
             WHERE i.indrelid = to_regclass(insta_ids_internal.target_in(d.target, 0))) * c.shards) INTO needed

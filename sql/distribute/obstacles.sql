@@ -29,8 +29,10 @@ BEGIN ATOMIC
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     CROSS JOIN LATERAL (SELECT insta_ids_internal.primary_key_of(c.oid)) p (key)
     LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = going.key AND a.attnum > 0 AND NOT a.attisdropped
+    CROSS JOIN LATERAL (SELECT insta_ids_internal.part_not_in_heap(c.oid)) h (part)
     CROSS JOIN LATERAL (VALUES
         (c.relkind <> ALL ('{r,p}'), 'It is not a table.'),
+        (h.part IS NOT NULL, pg_catalog.format('It, or a partition of it, is a %s.', h.part)),
         (c.relpersistence <> 'p', 'It is unlogged or temporary.'),
         (c.relispartition, 'It is a partition. Distribute the partitioned table.'),
         (c.relkind = 'r' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)),
@@ -148,6 +150,7 @@ BEGIN
         FROM targets t
         LEFT JOIN pg_class c ON c.oid = t.oid
         LEFT JOIN shapes h ON h.shard = t.shard
+        CROSS JOIN LATERAL (SELECT insta_ids_internal.part_not_in_heap(c.oid)) x (part)
         CROSS JOIN LATERAL (VALUES
             (1, NOT t.is_here, 'The shard of table %s is not on this server.'),
             (2, t.is_here AND c.oid IS NULL, 'Table %s does not exist.'),
@@ -155,10 +158,11 @@ BEGIN
                 'Table %s is not an ordinary, logged table without row security.'),
             (4, h.shape <> (SELECT f.shape FROM shapes f WHERE f.shard = 0), 'Table %s is not like that of shard 0.'),
             (5, EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = t.shard), 'The shard of table %s is fenced or moves.'),
-            (6, going.step = 'registered' AND c.relowner = owner AND EXISTS (
+            (6, CASE WHEN going.step = 'registered' AND c.relowner = owner AND x.part IS NULL THEN EXISTS (
                 SELECT FROM unnest(insta_ids_internal.with_partitions(c.oid::regclass)) p (part)
                 WHERE CASE (SELECT l.relkind FROM pg_class l WHERE l.oid = p.part)
-                    WHEN 'r' THEN insta_ids_internal.has_rows(p.part) END), 'Table %s has rows.')
+                    WHEN 'r' THEN insta_ids_internal.has_rows(p.part) END) END, 'Table %s has rows.'),
+            (7, x.part IS NOT NULL, format('Table %%s, or a partition of it, is a %s.', x.part))
         ) o (place, is_found, reason)
         WHERE o.is_found
     )

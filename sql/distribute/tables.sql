@@ -102,6 +102,12 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.with_partitions(source regclass) R
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN ARRAY(SELECT p.relid FROM pg_catalog.pg_partition_tree(source) p UNION SELECT source ORDER BY 1);
 
+-- Returns what a table or one of its partitions is if its rows are not in its own heap.
+CREATE OR REPLACE FUNCTION insta_ids_internal.part_not_in_heap(source regclass) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT min(insta_ids_internal.not_in_heap(c.oid, c.relkind, c.relam)) FROM pg_catalog.pg_class c
+            WHERE c.oid = ANY (insta_ids_internal.with_partitions(source)::oid[]));
+
 -- Returns the targets of a source in all shards of this server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.targets_of(going insta_ids_internal.distribution)
     RETURNS TABLE (shard integer, relation regclass)

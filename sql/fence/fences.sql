@@ -112,6 +112,40 @@ BEGIN
 END
 $$;
 
+-- Raises an error if a table of these schemas, or a partition or child table of one, does not have its rows in its own heap. With
+-- `is_fence`, foreign tables are allowed, because triggers stop those who write through them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_heaps(
+        schemas oid[], is_fence boolean,
+        hint text DEFAULT 'Take it out of the schema, or make it an ordinary table. undistribute_table() of Citus does that.')
+    RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    strange record;
+BEGIN
+    WITH RECURSIVE tree AS (
+        SELECT c.oid FROM pg_class c WHERE c.relnamespace = ANY (schemas)
+        UNION
+        SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+    )
+    SELECT c.oid::regclass AS relation, n.what INTO strange
+    FROM tree t JOIN pg_class c ON c.oid = t.oid CROSS JOIN LATERAL insta_ids_internal.not_in_heap(c.oid, c.relkind, c.relam) n (what)
+    WHERE n.what IS NOT NULL AND NOT (is_fence AND n.what = 'foreign table') ORDER BY c.oid LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('rows of table %s are not in its heap', strange.relation),
+            DETAIL = format('It is a %s. Its rows cannot be read or locked here.', strange.what),
+            HINT = hint;
+    END IF;
+END
+$$;
+
+-- Returns the schemas of shards.
+CREATE OR REPLACE FUNCTION insta_ids_internal.schemas_of(shards integer[]) RETURNS oid[]
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(SELECT s.oid FROM insta_ids_internal.shard_schema s WHERE s.shard = ANY (shards) AND s.oid IS NOT NULL);
+
 -- Closes shards to all writers, after their transactions have ended. `to_node` is the node that they move to, or NULL. The
 -- caller has called require_read_committed(). Locks all tables and sequences of the shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
@@ -123,7 +157,8 @@ DECLARE
     -- which PostgreSQL fires only triggers for rows.
     is_target CONSTANT boolean := coalesce(to_node = insta_ids.this_node(), false);
 BEGIN
-    PERFORM insta_ids_internal.require_no_outside_children(shards), insta_ids_internal.commit_durably();
+    PERFORM insta_ids_internal.require_no_outside_children(shards), insta_ids_internal.commit_durably(),
+        insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(SELECT r.relation FROM insta_ids_internal.shard_relation r
               WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation),
@@ -133,8 +168,9 @@ BEGIN
         CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
             ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
         lock_timeout);
-    -- Other sessions may have attached a table while this one waited for the locks.
-    PERFORM insta_ids_internal.require_no_outside_children(shards);
+    -- Other sessions may have attached a table, or given one to Citus, while this one waited for the locks.
+    PERFORM insta_ids_internal.require_no_outside_children(shards),
+        insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
     -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (shards);
     FOR next IN

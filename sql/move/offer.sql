@@ -29,7 +29,7 @@ BEGIN
             MESSAGE = format('a move needs two free WAL senders, and this server has %s', free_senders),
             HINT = 'Raise "max_wal_senders" in postgresql.conf, and restart the server.';
     END IF;
-    PERFORM insta_ids_internal.require_no_outside_children(shards);
+    PERFORM insta_ids_internal.require_no_outside_children(shards), insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',

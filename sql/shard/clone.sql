@@ -234,6 +234,7 @@ DECLARE
     schema pg_catalog.name;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.lock_shards(ARRAY[source]);
+    PERFORM insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(ARRAY[source]), false);
     PERFORM insta_ids_internal.require_not_moving(source, source), insta_ids_internal.require_trusted_shard(source),
         insta_ids_internal.require_migrated(source);
     schema := insta_ids.create_shard(target);

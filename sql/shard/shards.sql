@@ -272,6 +272,8 @@ BEGIN
         PERFORM insta_ids_internal.require_read_committed();
         -- From here on, no session can create anything in the schema.
         PERFORM insta_ids_internal.lock_schema(dropped);
+        PERFORM insta_ids_internal.require_heaps(ARRAY[dropped], false,
+            'If you need none of its rows, use force => true to drop the shard with all that is in it.'::text);
         -- Dropping a table also drops its partitions and child tables in other schemas.
         FOR relation IN
             WITH RECURSIVE tree AS (
@@ -326,11 +328,12 @@ LEFT JOIN (
     FROM insta_ids_internal.shard_migration a GROUP BY a.shard
 ) m ON m.shard = s.shard
 LEFT JOIN pg_namespace n ON n.nspname = s.schema
--- Rows and bytes are estimates of the last VACUUM or ANALYZE of each table, from pg_class.
+-- Rows and bytes are estimates of the last VACUUM or ANALYZE of each table, from pg_class. Citus counts rows of other tables.
 LEFT JOIN (
     SELECT c.relnamespace,
            count(*) FILTER (WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition) AS tables,
-           sum(c.reltuples) FILTER (WHERE c.relkind IN ('r', 'f') AND c.reltuples >= 0)::bigint AS rows,
+           CASE WHEN bool_or(insta_ids_internal.not_in_heap(c.oid, c.relkind, c.relam) = 'Citus table') IS NOT TRUE
+               THEN sum(c.reltuples) FILTER (WHERE c.relkind IN ('r', 'f') AND c.reltuples >= 0)::bigint END AS rows,
            sum((c.relpages + coalesce(o.relpages, 0))::bigint * current_setting('block_size')::bigint)::bigint AS bytes
     FROM pg_class c
     LEFT JOIN pg_class o ON o.oid = c.reltoastrelid

@@ -10,7 +10,7 @@ use pgrx::prelude::*;
 
 use crate::id::{Id, Layout};
 use crate::pg::layout::StoredLayout;
-use crate::pg::rows::{self, Which};
+use crate::pg::rows::{self, NotRead, Which};
 use crate::pg::text::{Text, c_string};
 use crate::report::SqlResult;
 
@@ -63,8 +63,7 @@ fn survey_ids(
     let (mut ids, mut oldest, mut newest) = (0, None, None);
     let [mut negative, mut strange, mut future] = [Fault::default(); 3];
     let which = if every_row { Which::All } else { Which::Ends };
-    // A table that was dropped meanwhile has no ids.
-    let _ = rows::visit_ids(table, &c_string(column), which, |id| {
+    let read = rows::visit_ids(table, &c_string(column), which, |id| {
         ids += 1;
         if id >= since {
             oldest = Some(oldest.map_or(id, |other: i64| other.min(id)));
@@ -80,6 +79,10 @@ fn survey_ids(
             future.add(id, Ord::max);
         }
     });
+    // A table that was dropped meanwhile has no ids.
+    if let Err(error @ NotRead::NotInHeap { .. }) = read {
+        return Err(error.into());
+    }
     Ok(TableIterator::once((
         ids,
         oldest,

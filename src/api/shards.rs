@@ -11,7 +11,7 @@ use crate::pg::driver::{self, Range};
 use crate::pg::locks::{self, LockMode};
 use crate::pg::parser::{self, Kind};
 use crate::pg::text::{Text, c_string};
-use crate::pg::{memory, owner, rows, transactions};
+use crate::pg::{memory, owner, relation, rows, transactions};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::expression;
@@ -96,6 +96,12 @@ fn hold_name(relation: pg_sys::Oid) {
 #[pg_extern(sql = false)]
 fn hold_schema_of(relation: pg_sys::Oid) -> SqlResult<()> {
     Ok(locks::hold_schema_of(relation)?)
+}
+
+/// Returns what a relation of this kind and access method is if its rows are not in its own heap, or NULL.
+#[pg_extern(sql = false)]
+fn not_in_heap(relation: pg_sys::Oid, kind: i8, method: pg_sys::Oid) -> Option<&'static str> {
+    relation::not_in_heap(relation, kind.cast_unsigned(), method)
 }
 
 /// Returns whether a table has rows, whatever the transaction's snapshot is.

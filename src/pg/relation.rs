@@ -2,6 +2,8 @@
 //!
 //! An OID names the same relation for the whole transaction. A name may come to mean another relation.
 
+use std::ptr;
+
 use pgrx::pg_sys;
 
 /// No relation has this OID, perhaps because it was dropped meanwhile.
@@ -50,4 +52,49 @@ fn open(oid: pg_sys::Oid) -> Result<pg_sys::Relation, NoSuchRelation> {
     // subtransaction closes the relation.
     let relation = unsafe { pg_sys::try_relation_open(oid, pg_sys::AccessShareLock.cast_signed()) };
     if relation.is_null() { Err(NoSuchRelation(oid.to_u32())) } else { Ok(relation) }
+}
+
+/// What a relation of this kind and access method is if its rows are not in its own heap, where scans read them and locks keep
+/// writers out. `None` if they are there, or if the relation has no rows.
+pub(crate) fn not_in_heap(oid: pg_sys::Oid, kind: u8, method: pg_sys::Oid) -> Option<&'static str> {
+    match kind {
+        pg_sys::RELKIND_FOREIGN_TABLE => Some("foreign table"),
+        pg_sys::RELKIND_RELATION | pg_sys::RELKIND_PARTITIONED_TABLE if is_of_citus(oid) => {
+            Some("Citus table")
+        }
+        pg_sys::RELKIND_RELATION if method != pg_sys::HEAP_TABLE_AM_OID => {
+            Some("table with another access method than heap")
+        }
+        _ => None,
+    }
+}
+
+/// Whether Citus has a table in its catalog: it keeps the rows in other tables, here or on other nodes.
+fn is_of_citus(table: pg_sys::Oid) -> bool {
+    let schema = pg_sys::Oid::from(pg_sys::PG_CATALOG_NAMESPACE);
+    let lock = pg_sys::AccessShareLock.cast_signed();
+    // SAFETY: only superusers create relations in this schema. The catalog is open until it is closed here, and the key has the
+    // number of one of its columns.
+    unsafe {
+        let catalog = pg_sys::get_relname_relid(c"pg_dist_partition".as_ptr(), schema);
+        if catalog == pg_sys::Oid::INVALID {
+            return false;
+        }
+        let opened = pg_sys::table_open(catalog, lock);
+        let index = pg_sys::get_relname_relid(c"pg_dist_partition_logical_relid_index".as_ptr(), schema);
+        let mut key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &raw mut key,
+            pg_sys::get_attnum(catalog, c"logicalrelid".as_ptr()),
+            pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
+            pg_sys::Oid::from(pg_sys::F_OIDEQ),
+            table.into(),
+        );
+        let has_index = index != pg_sys::Oid::INVALID;
+        let scan = pg_sys::systable_beginscan(opened, index, has_index, ptr::null_mut(), 1, &raw mut key);
+        let is_found = !pg_sys::systable_getnext(scan).is_null();
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(opened, lock);
+        is_found
+    }
 }

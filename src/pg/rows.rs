@@ -1,6 +1,6 @@
 //! Rows of users' tables, read without the planner and the executor.
 //!
-//! The scans here run code of PostgreSQL and its superusers only: the access methods of tables and of B-trees over `bigint`,
+//! The scans here run code of PostgreSQL and its superusers only: the access methods of heaps and of B-trees over `bigint`,
 //! and the output functions of types. The planner and the executor would also run code of the table's owner: expressions of
 //! indexes and statistics, and policies.
 
@@ -12,7 +12,23 @@ use pgrx::datum::FromDatum;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::{PgTupleDesc, pg_sys};
 
-use super::relation::{NoSuchRelation, open_owned, open_readable};
+use super::relation::{NoSuchRelation, not_in_heap, open_owned, open_readable};
+
+/// Why rows were not read.
+pub(crate) enum NotRead {
+    NoRelation(NoSuchRelation),
+    /// The rows of the table of this name are not in its heap, because of what it is.
+    NotInHeap {
+        table: Vec<u8>,
+        is: &'static str,
+    },
+}
+
+impl From<NoSuchRelation> for NotRead {
+    fn from(missing: NoSuchRelation) -> Self {
+        Self::NoRelation(missing)
+    }
+}
 
 /// Which values of a column are read.
 #[derive(Clone, Copy)]
@@ -28,13 +44,13 @@ pub(crate) enum Which {
 /// or a domain over it; otherwise `visit` is not called.
 ///
 /// # Errors
-/// [`NoSuchRelation`]. Raises PostgreSQL's own error if the user is no member of the role that owns the table.
+/// [`NotRead`]. Raises PostgreSQL's own error if the user is no member of the role that owns the table.
 pub(crate) fn visit_ids(
     table: pg_sys::Oid,
     column: &CStr,
     which: Which,
     mut visit: impl FnMut(i64),
-) -> Result<(), NoSuchRelation> {
+) -> Result<(), NotRead> {
     with_table(table, |opened| {
         // SAFETY: the table is open.
         unsafe {
@@ -82,7 +98,7 @@ pub(crate) fn visit_hashes(
     named: &[CString],
     mut hashed: impl FnMut(i64) -> bool,
     mut written: impl FnMut(Vec<u8>),
-) -> Result<(), NoSuchRelation> {
+) -> Result<(), NotRead> {
     with_table(table, |opened| {
         // SAFETY: the table is open. The arrays have a place for each column.
         unsafe {
@@ -113,7 +129,7 @@ pub(crate) fn visit_hashes(
 pub(crate) fn return_hashes(
     table: pg_sys::Oid,
     call: pg_sys::FunctionCallInfo,
-) -> Result<(), NoSuchRelation> {
+) -> Result<(), NotRead> {
     // SAFETY: the server passes the call of a function that returns rows, and says where they go.
     unsafe {
         pg_sys::InitMaterializedSRF(call, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
@@ -145,7 +161,7 @@ pub(crate) fn visit_keys(
     columns: &[CString],
     mut hashed: impl FnMut(i64) -> bool,
     mut written: impl FnMut(Vec<u8>),
-) -> Result<(), NoSuchRelation> {
+) -> Result<(), NotRead> {
     with_table(table, |opened| {
         // SAFETY: the table is open.
         unsafe {
@@ -154,7 +170,7 @@ pub(crate) fn visit_keys(
                 return;
             };
             let mut key_memory = PgMemoryContexts::new("insta_ids: a key");
-            each_row(opened, pg_sys::GetActiveSnapshot(), |row, described| {
+            each_row(opened, pg_sys::GetActiveSnapshot(), None, |row, described| {
                 key_memory.switch_to(|_| {
                     let hash = key.iter_mut().try_fold(0, |seed, column| column.hash(row, described, seed));
                     if hash.is_some_and(&mut hashed) {
@@ -172,8 +188,8 @@ pub(crate) fn visit_keys(
 /// partitioned table.
 ///
 /// # Errors
-/// [`NoSuchRelation`]. Raises PostgreSQL's own error if the user may not SELECT from the table.
-pub(crate) fn has_rows(table: pg_sys::Oid) -> Result<bool, NoSuchRelation> {
+/// [`NotRead`]. Raises PostgreSQL's own error if the user may not SELECT from the table.
+pub(crate) fn has_rows(table: pg_sys::Oid) -> Result<bool, NotRead> {
     Ok(first_row(table, pg_sys::RELKIND_RELATION, |_, _| ())?.is_some())
 }
 
@@ -182,7 +198,7 @@ pub(crate) fn has_rows(table: pg_sys::Oid) -> Result<bool, NoSuchRelation> {
 ///
 /// # Errors
 /// As [`has_rows`].
-pub(crate) fn last_value(sequence: pg_sys::Oid) -> Result<Option<i64>, NoSuchRelation> {
+pub(crate) fn last_value(sequence: pg_sys::Oid) -> Result<Option<i64>, NotRead> {
     const LAST_VALUE: i32 = 1;
     let value = first_row(sequence, pg_sys::RELKIND_SEQUENCE, |row, columns| {
         let mut is_null = false;
@@ -193,8 +209,9 @@ pub(crate) fn last_value(sequence: pg_sys::Oid) -> Result<Option<i64>, NoSuchRel
 }
 
 /// Calls `act` with a table while it is open, unless the relation has no storage, such as a partitioned table.
-fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<(), NoSuchRelation> {
+fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<(), NotRead> {
     let opened = open_owned(table)?;
+    require_heap(opened)?;
     // SAFETY: the table is open until it is closed here. After an error, the end of the transaction or subtransaction
     // closes it.
     unsafe {
@@ -206,14 +223,28 @@ fn with_table(table: pg_sys::Oid, act: impl FnOnce(pg_sys::Relation)) -> Result<
     Ok(())
 }
 
+/// Closes an open relation if its rows are not in its heap.
+fn require_heap(opened: pg_sys::Relation) -> Result<(), NotRead> {
+    // SAFETY: the caller has opened the relation, and does not use it after an error.
+    unsafe {
+        let form = &*(*opened).rd_rel;
+        let [kind] = form.relkind.to_ne_bytes();
+        let Some(is) = not_in_heap((*opened).rd_id, kind, form.relam) else { return Ok(()) };
+        let table = CStr::from_ptr(form.relname.data.as_ptr()).to_bytes().to_vec();
+        pg_sys::relation_close(opened, pg_sys::NoLock.cast_signed());
+        Err(NotRead::NotInHeap { table, is })
+    }
+}
+
 /// What `read` makes of the first row of a relation that the newest snapshot sees. Returns `None` if there is no row, or if
 /// the relation is of another kind. Raises PostgreSQL's own error if the user may not SELECT from the relation.
 fn first_row<T>(
     relation: pg_sys::Oid,
     kind: u8,
     read: impl FnOnce(pg_sys::HeapTuple, pg_sys::TupleDesc) -> T,
-) -> Result<Option<T>, NoSuchRelation> {
+) -> Result<Option<T>, NotRead> {
     let opened = open_readable(relation)?;
+    require_heap(opened)?;
     let (mut value, mut read) = (None, Some(read));
     // SAFETY: the relation is open until it is closed here.
     unsafe {

@@ -315,8 +315,10 @@ fn all_nodes_of_citus_mint_for_one_shard() {
 }
 
 /// Citus' catalogs, as far as the extension reads them, in a database without Citus: of one worker that takes writes.
-const CATALOGS_OF_CITUS: &str = "
+pub(crate) const CATALOGS_OF_CITUS: &str = "
     SET allow_system_table_mods = on;
+    CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod \"char\", repmodel \"char\");
+    CREATE UNIQUE INDEX pg_dist_partition_logical_relid_index ON pg_catalog.pg_dist_partition (logicalrelid);
     CREATE TABLE pg_catalog.pg_dist_schema (schemaid oid, colocationid int);
     CREATE TABLE pg_catalog.pg_dist_local_group AS SELECT 0 AS groupid;
     CREATE TABLE pg_catalog.pg_dist_node AS

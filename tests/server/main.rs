@@ -13,6 +13,7 @@ mod engines;
 mod errors;
 mod fleet;
 mod fuzz;
+mod heaps;
 mod installing;
 mod map;
 mod masking;

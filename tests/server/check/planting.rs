@@ -306,7 +306,7 @@ fn hints_run_nothing_of_a_guest_as_a_superuser() {
         let all = findings(&mut client);
         assert_eq!(ran(&cluster, "FOLLOWER SUPERUSER"), BTreeSet::new());
         for [_, code, _, detail, hint] in &all {
-            assert_ne!(code, "not_read", "{detail}");
+            assert!(code != "not_read" || detail.ends_with("It is a foreign table."), "{detail}");
             // Without the guest's function, nothing would be noticed.
             if hint.contains("DROP ROUTINE insta2.canary") {
                 continue;
