@@ -159,8 +159,8 @@ DECLARE
     part text;
     findings insta_ids.finding[];
 BEGIN
-    -- A worker of Citus, where init was not called, has no shards of its own.
-    IF NOT EXISTS (SELECT FROM insta_ids_internal.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) > 0 THEN
+    -- A node of Citus where init was not called has no shards of its own.
+    IF NOT EXISTS (SELECT FROM insta_ids_internal.config) AND (SELECT c.own_group FROM insta_ids_internal.citus() c) IS NOT NULL THEN
         parts := ARRAY['server', 'versions'];
     ELSE
         PERFORM insta_ids_internal.require_config();

@@ -343,6 +343,8 @@ fn check_finds_what_is_wrong_with_a_node_of_citus() {
     for node in [&mut client, &mut worker] {
         node.batch_execute(CATALOGS_OF_CITUS).unwrap();
     }
+    // A coordinator does not need shards of its own either.
+    assert_eq!(texts(&mut worker, FOUND).len(), 1);
     worker.batch_execute("UPDATE pg_catalog.pg_dist_local_group SET groupid = 1").unwrap();
     let no_slot = "error citus_without_writer_slot \
                    It is 0/1, and Citus has workers that take writes: 1. Two nodes can mint the same id.";
@@ -438,6 +440,27 @@ fn citus_distributes_no_table_made_by_a_function() {
         ),
         [""; 0]
     );
+    // A later shard gets the table from the migration, and is like the others.
+    client.batch_execute("SELECT insta_ids.create_shard(3)").unwrap();
+    assert_eq!(
+        texts(
+            &mut client,
+            "SELECT concat_ws(' ', code, object) FROM insta_ids.check() WHERE object ~ 'likes'"
+        ),
+        [""; 0]
+    );
+    // Without the triggers of a fence, Citus distributes the tables.
+    client.batch_execute("SELECT insta_ids.create_shard(5)").unwrap();
+    client.batch_execute("SELECT insta_ids.fence(5)").unwrap();
+    let unfence = blocks(DOCUMENT, "sql citus-unfence").concat();
+    let (open, drops) = unfence.split_once(";\n").unwrap();
+    client.batch_execute(open).unwrap();
+    for drop in texts(&mut client, drops.strip_suffix(" \\gexec\n").unwrap()) {
+        client.batch_execute(&drop).unwrap();
+    }
+    let triggers = "SELECT count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = 'insta5'::regnamespace";
+    assert_eq!(count(&mut client, triggers), 0);
+    client.batch_execute("SELECT insta_ids.drop_shard(5)").unwrap();
 
     // With schema-based sharding, each new schema is one of Citus'.
     client
