@@ -126,10 +126,7 @@ pub(crate) fn visit_hashes(
 ///
 /// # Errors
 /// As [`visit_ids`].
-pub(crate) fn return_hashes(
-    table: pg_sys::Oid,
-    call: pg_sys::FunctionCallInfo,
-) -> Result<(), NotRead> {
+pub(crate) fn return_hashes(table: pg_sys::Oid, call: pg_sys::FunctionCallInfo) -> Result<(), NotRead> {
     // SAFETY: the server passes the call of a function that returns rows, and says where they go.
     unsafe {
         pg_sys::InitMaterializedSRF(call, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
