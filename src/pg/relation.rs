@@ -69,6 +69,10 @@ pub(crate) fn not_in_heap(oid: pg_sys::Oid, kind: u8, method: pg_sys::Oid) -> Op
     }
 }
 
+/// The strategy of `=` in a B-tree.
+#[expect(clippy::cast_possible_truncation, reason = "a small number")]
+pub(super) const EQUAL: pg_sys::StrategyNumber = pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber;
+
 /// Whether Citus has a table in its catalog: it keeps the rows in other tables, here or on other nodes.
 fn is_of_citus(table: pg_sys::Oid) -> bool {
     let schema = pg_sys::Oid::from(pg_sys::PG_CATALOG_NAMESPACE);
@@ -86,7 +90,7 @@ fn is_of_citus(table: pg_sys::Oid) -> bool {
         pg_sys::ScanKeyInit(
             &raw mut key,
             pg_sys::get_attnum(catalog, c"logicalrelid".as_ptr()),
-            pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
+            EQUAL,
             pg_sys::Oid::from(pg_sys::F_OIDEQ),
             table.into(),
         );

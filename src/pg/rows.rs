@@ -12,7 +12,7 @@ use pgrx::datum::FromDatum;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::{PgTupleDesc, pg_sys};
 
-use super::relation::{NoSuchRelation, not_in_heap, open_owned, open_readable};
+use super::relation::{EQUAL, NoSuchRelation, not_in_heap, open_owned, open_readable};
 
 /// Why rows were not read.
 pub(crate) enum NotRead {
@@ -130,6 +130,7 @@ pub(crate) fn return_hashes(table: pg_sys::Oid, call: pg_sys::FunctionCallInfo) 
     // SAFETY: the server passes the call of a function that returns rows, and says where they go.
     unsafe {
         pg_sys::InitMaterializedSRF(call, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
+        #[expect(clippy::cast_ptr_alignment, reason = "the server has allocated this type")]
         let rows = (*call).resultinfo.cast::<pg_sys::ReturnSetInfo>();
         let add = |hash: i64| {
             let (mut value, mut is_null) = (pg_sys::Datum::from(hash), false);
@@ -271,9 +272,8 @@ pub(super) unsafe fn each_row(
     unsafe {
         let (mut index, mut condition) = (pg_sys::Oid::INVALID, pg_sys::ScanKeyData::default());
         if let Some((column, value)) = key {
-            let equals = pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber;
             let value = pg_sys::Datum::from(value);
-            pg_sys::ScanKeyInit(&raw mut condition, column, equals, pg_sys::F_INT4EQ.into(), value);
+            pg_sys::ScanKeyInit(&raw mut condition, column, EQUAL, pg_sys::F_INT4EQ.into(), value);
             if let Some(found) = index_on(relation, column) {
                 index = (*found).rd_id;
                 pg_sys::index_close(found, pg_sys::AccessShareLock.cast_signed());

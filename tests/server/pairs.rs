@@ -164,6 +164,13 @@ impl World {
         assert!(run.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&run.stderr));
     }
 
+    fn execute(&self, node: &str, statements: &[impl AsRef<str>]) {
+        let mut admin = self.admin(node);
+        for statement in statements.iter().map(AsRef::as_ref) {
+            admin.batch_execute(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+        }
+    }
+
     /// The application writes to the tables of each shard, on the node that has it.
     fn write(&mut self) {
         let places = self.places();
@@ -227,87 +234,38 @@ impl World {
 
     fn perform(&mut self, operation: Operation) {
         let node = self.node_of(SHARD);
-        let mut admin = self.admin(node);
-        let mut execute = |statements: &[String]| {
-            for statement in statements {
-                admin.batch_execute(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
-            }
-        };
-        let statements =
-            |statements: &[&str]| statements.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let schema = format!("insta{SHARD}");
         let time = self.time;
         match operation {
             Operation::Distribute => self.distribute(node),
             Operation::Adopt => {
-                execute(&[format!("SELECT insta_ids.release('{schema}')")]);
+                self.execute(node, &[format!("SELECT insta_ids.release('{schema}')")]);
                 self.write();
-                execute(&[format!("SELECT insta_ids.adopt('{schema}', {SHARD})")]);
+                self.execute(node, &[format!("SELECT insta_ids.adopt('{schema}', {SHARD})")]);
             }
-            Operation::Clone => {
-                if self.node_of(CLONE) != node {
-                    execute(&[format!("CALL insta_ids.move_shards({CLONE}, {CLONE}, '{}')", other(node))]);
-                }
-                execute(&[
-                    format!("SELECT insta_ids.drop_shard({CLONE}, force => true)"),
-                    format!("SELECT insta_ids.clone_shard({SHARD}, {CLONE})"),
-                ]);
-                let since = count(&mut self.admin(node), "SELECT id_min('2011-08-26Z')");
-                let of_clone = |id: i64| {
-                    if id < since { id } else { id & !(8191 << 10) | i64::from(CLONE) << 10 }
-                };
-                let cloned: Vec<_> = self
-                    .rows
-                    .iter()
-                    .filter(|((shard, _), _)| *shard == SHARD)
-                    .map(|((_, table), rows)| {
-                        let rows: Rows =
-                            rows.iter().map(|(id, body)| (of_clone(*id), body.clone())).collect();
-                        ((CLONE, table.clone()), rows)
-                    })
-                    .collect();
-                self.rows.extend(cloned);
-            }
-            Operation::Replace => {
-                self.run(node, "pg_dump", &["-Fc", "-n", &schema, "-f", "shard.dump", "app"]);
-                self.run(node, "createdb", &["scratch"]);
-                self.run(node, "psql", &["-Xqd", "scratch", "-c", "CREATE EXTENSION insta_ids"]);
-                self.run(node, "pg_restore", &["--exit-on-error", "-d", "scratch", "shard.dump"]);
-                let rename = format!("ALTER SCHEMA {schema} RENAME TO restored");
-                self.run(node, "psql", &["-Xqd", "scratch", "-c", &rename]);
-                self.run(node, "pg_dump", &["-Fc", "-n", "restored", "-f", "restored.dump", "scratch"]);
-                self.run(
-                    node,
-                    "pg_restore",
-                    &["--exit-on-error", "--single-transaction", "-d", "app", "restored.dump"],
-                );
-                self.run(node, "dropdb", &["scratch"]);
-                execute(&[
-                    format!("SELECT insta_ids.replace_shard({SHARD}, 'restored')"),
-                    format!("DROP SCHEMA replaced_{schema} CASCADE"),
-                ]);
-            }
+            Operation::Clone => self.clone(node),
+            Operation::Replace => self.replace(node),
             Operation::Archive => {
-                execute(&[format!("SELECT insta_ids.fence({SHARD})")]);
+                self.execute(node, &[format!("SELECT insta_ids.fence({SHARD})")]);
                 self.run(node, "pg_dump", &["-Fc", "-n", &schema, "-f", "shard.dump", "app"]);
-                execute(&[format!("SELECT insta_ids.drop_shard({SHARD}, force => true)")]);
+                self.execute(node, &[format!("SELECT insta_ids.drop_shard({SHARD}, force => true)")]);
                 self.run(
                     node,
                     "pg_restore",
                     &["--exit-on-error", "--single-transaction", "-d", "app", "shard.dump"],
                 );
-                execute(&[format!("SELECT insta_ids.adopt('{schema}', {SHARD})")]);
+                self.execute(node, &[format!("SELECT insta_ids.adopt('{schema}', {SHARD})")]);
             }
             Operation::Move => self
                 .admin(other(node))
                 .batch_execute(&format!("CALL insta_ids.move_shards({SHARD}, {SHARD}, '{node}')"))
                 .unwrap(),
-            Operation::Rebalance => execute(&statements(&["CALL insta_ids.rebalance('shards')"])),
+            Operation::Rebalance => self.execute(node, &["CALL insta_ids.rebalance('shards')"]),
             Operation::Drain => self
                 .admin(other(node))
                 .batch_execute(&format!("CALL insta_ids.drain_node('{node}', 'shards')"))
                 .unwrap(),
-            Operation::Migrate => execute(&[
+            Operation::Migrate => self.execute(node, &[
                 format!(
                     "SELECT insta_ids.add_migration('{time:04}', 'ALTER TABLE photos ADD at{time} timestamptz DEFAULT now()')"
                 ),
@@ -329,13 +287,65 @@ impl World {
                 self.run(node, "pg_dump", &["-Fc", "-f", "app.dump", "app"]);
                 self.run(node, "createdb", &["restored"]);
                 self.run(node, "pg_restore", &["--exit-on-error", "-d", "restored", "app.dump"]);
-                drop(admin);
                 let rename = "DROP DATABASE app WITH (FORCE); ALTER DATABASE restored RENAME TO app";
                 for statement in rename.split("; ") {
                     self.cluster(node).connect().batch_execute(statement).unwrap();
                 }
             }
         }
+    }
+
+    /// The shard's rows go to another shard as well.
+    fn clone(&mut self, node: &'static str) {
+        if self.node_of(CLONE) != node {
+            self.execute(node, &[format!("CALL insta_ids.move_shards({CLONE}, {CLONE}, '{}')", other(node))]);
+        }
+        self.execute(
+            node,
+            &[
+                format!("SELECT insta_ids.drop_shard({CLONE}, force => true)"),
+                format!("SELECT insta_ids.clone_shard({SHARD}, {CLONE})"),
+            ],
+        );
+        let since = count(&mut self.admin(node), "SELECT id_min('2011-08-26Z')");
+        let of_clone = |id: i64| {
+            if id < since { id } else { id & !(8191 << 10) | i64::from(CLONE) << 10 }
+        };
+        let cloned: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|((shard, _), _)| *shard == SHARD)
+            .map(|((_, table), rows)| {
+                let rows: Rows = rows.iter().map(|(id, body)| (of_clone(*id), body.clone())).collect();
+                ((CLONE, table.clone()), rows)
+            })
+            .collect();
+        self.rows.extend(cloned);
+    }
+
+    /// The shard's schema is restored from a dump.
+    fn replace(&self, node: &'static str) {
+        let schema = format!("insta{SHARD}");
+        self.run(node, "pg_dump", &["-Fc", "-n", &schema, "-f", "shard.dump", "app"]);
+        self.run(node, "createdb", &["scratch"]);
+        self.run(node, "psql", &["-Xqd", "scratch", "-c", "CREATE EXTENSION insta_ids"]);
+        self.run(node, "pg_restore", &["--exit-on-error", "-d", "scratch", "shard.dump"]);
+        let rename = format!("ALTER SCHEMA {schema} RENAME TO restored");
+        self.run(node, "psql", &["-Xqd", "scratch", "-c", &rename]);
+        self.run(node, "pg_dump", &["-Fc", "-n", "restored", "-f", "restored.dump", "scratch"]);
+        self.run(
+            node,
+            "pg_restore",
+            &["--exit-on-error", "--single-transaction", "-d", "app", "restored.dump"],
+        );
+        self.run(node, "dropdb", &["scratch"]);
+        self.execute(
+            node,
+            &[
+                format!("SELECT insta_ids.replace_shard({SHARD}, 'restored')"),
+                format!("DROP SCHEMA replaced_{schema} CASCADE"),
+            ],
+        );
     }
 
     /// Rows of a new table go to the shards of the node.
@@ -362,14 +372,15 @@ impl World {
             let drain = format!("CALL insta_ids.drain_node('{}', 'shards')", other(node));
             admin.batch_execute(&drain).unwrap();
         }
-        for statement in [
-            &register,
-            "CALL insta_ids.distribute()",
-            "SELECT insta_ids.distribute_switch()",
-            "SELECT insta_ids.distribute_finish()",
-        ] {
-            admin.batch_execute(statement).unwrap_or_else(|error| panic!("{statement}: {error:?}"));
-        }
+        self.execute(
+            node,
+            &[
+                register.as_str(),
+                "CALL insta_ids.distribute()",
+                "SELECT insta_ids.distribute_switch()",
+                "SELECT insta_ids.distribute_finish()",
+            ],
+        );
     }
 }
 
