@@ -134,7 +134,8 @@ fn the_publication_of_a_move_cannot_be_altered() {
     let pair = Pair::start("published");
     let mut a = pair.a.connect();
     let mut moving = Move::of(&pair, 2, 2);
-    a.batch_execute("CREATE ROLE other; CREATE PUBLICATION others FOR TABLE insta2.photos").unwrap();
+    a.batch_execute("CREATE ROLE other; CREATE TABLE things (); CREATE PUBLICATION others FOR TABLE things")
+        .unwrap();
     moving.steps(before("fence"));
     for command in [
         "ALTER PUBLICATION insta_ids_2_2 SET (publish = 'insert')",
