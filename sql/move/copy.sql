@@ -137,8 +137,9 @@ BEGIN
     IF jsonb_typeof(writers) = 'string' THEN
         RAISE NOTICE 'move_shards: waits until these end on node "%": %', moving.from_node, writers #>> '{}';
     END IF;
-    PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
+    -- A TRUNCATE between the two is in the slot.
     files := insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_files(%L)', move));
+    PERFORM insta_ids_internal.call_node(format('move_slot(%L)', move));
     IF moving.step = 'copying' AND files IS DISTINCT FROM moving.source_files AND EXISTS (
         SELECT FROM insta_ids_internal.subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid AND r.srsubstate <> 'r'
         WHERE s.name = move AND NOT s.is_enabled)

@@ -49,8 +49,7 @@ BEGIN
             MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     END IF;
-    PERFORM insta_ids_internal.require_not_promoted(moving), insta_ids_internal.require_referenced(moving.shards),
-        insta_ids_internal.require_roles(mark -> 'privileges', moving.from_node),
+    PERFORM insta_ids_internal.require_not_promoted(moving), insta_ids_internal.require_roles(mark -> 'privileges', moving.from_node),
         insta_ids_internal.require_near_time((mark ->> 'until')::timestamptz, moving.from_node),
         insta_ids_internal.require_map_version((mark ->> 'version')::bigint);
     SELECT format('%I.%I', s ->> 0, s ->> 1) INTO unknown FROM jsonb_array_elements(mark -> 'sequences') s

@@ -54,7 +54,9 @@ AS $$
 BEGIN
     RETURN (
         SELECT jsonb_agg(jsonb_build_object('kind', o.kind, 'identity', o.identity, 'part', o.part, 'owner', o.owner, 'grants',
-            (SELECT jsonb_agg(g) FROM insta_ids_internal.grants(o.kind, o.owner, o.acl) g WHERE o.acl IS NOT NULL)))
+            -- An empty list says that nobody has a privilege, and NULL that PostgreSQL's default applies.
+            CASE WHEN o.acl IS NOT NULL
+                THEN coalesce((SELECT jsonb_agg(g) FROM insta_ids_internal.grants(o.kind, o.owner, o.acl) g), '[]') END))
         FROM insta_ids_internal.owned_objects(shards) o);
 END
 $$;
@@ -135,6 +137,8 @@ BEGIN
             ), ours AS (
                 SELECT o.kind, o.identity, o.part, CASE o.kind WHEN 'DEFAULT' THEN o.owner END AS role, g.*
                 FROM objects o CROSS JOIN LATERAL insta_ids_internal.grants(o.kind, o.owner, o.acl) g
+                -- A source before PostgreSQL 17 cannot say that the owner has it.
+                WHERE (g.privilege, g.grantee) <> ('MAINTAIN', o.owner)
             ), theirs AS (
                 SELECT t.kind, t.identity, t.part, CASE t.kind WHEN 'DEFAULT' THEN t.owner END AS role, g.*
                 FROM jsonb_to_recordset(privileges) t (kind text, identity text, part text, owner name, grants jsonb)
@@ -206,8 +210,8 @@ END;
 
 -- Raises an error if rows of shards refer to a row of another schema that is not here, because a subscription does not check foreign
 -- keys. The rows of the shards are here, or, before the copy, on the node of `connection`: then at most a million keys of each foreign
--- key are compared. Keys are compared by hashes, so no code of the owners of tables runs. Keys of types without hashes, of enums and of
--- types that are not PostgreSQL's own are not compared.
+-- key are compared. Keys are compared by hashes, so no code of the owners of tables runs. Keys of types without hashes, of enums, of
+-- types that are not PostgreSQL's own, and of columns whose types or collations differ are not compared.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_referenced(shards integer[], connection text DEFAULT NULL) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -226,12 +230,18 @@ BEGIN
         JOIN pg_constraint k ON k.conrelid = r.relation AND k.contype = 'f' AND k.convalidated AND k.conparentid = 0
         JOIN pg_class o ON o.oid = k.confrelid AND o.relnamespace <> k.connamespace
         WHERE r.shard = ANY (shards) AND NOT EXISTS (
-            SELECT FROM unnest(k.conpfeqop) e (operator)
+            SELECT FROM unnest(k.conpfeqop, k.conkey, k.confkey) e (operator, number, referenced_number)
             JOIN pg_operator p ON p.oid = e.operator
+            JOIN pg_attribute f ON f.attrelid = k.conrelid AND f.attnum = e.number
+            JOIN pg_attribute g ON g.attrelid = k.confrelid AND g.attnum = e.referenced_number
             LEFT JOIN pg_type t ON t.oid = p.oprleft AND t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype <> 'p'
             -- Operators of one hash family take values of different types for equal that have equal hashes.
             LEFT JOIN pg_amop h ON h.amopopr = p.oid AND h.amopmethod = (SELECT m.oid FROM pg_am m WHERE m.amname = 'hash')
-            WHERE t.oid IS NULL OR h.oid IS NULL)
+            -- A value that is cast to be compared has another hash, and so has one of another collation.
+            WHERE t.oid IS NULL OR h.oid IS NULL OR f.attcollation <> g.attcollation OR EXISTS (
+                SELECT FROM (VALUES (f.atttypid, p.oprright), (g.atttypid, p.oprleft)) c (type, operand)
+                WHERE c.type <> c.operand AND NOT EXISTS (
+                    SELECT FROM pg_cast b WHERE b.castsource = c.type AND b.casttarget = c.operand AND b.castmethod = 'b')))
         ORDER BY k.conrelid, k.conname
     LOOP
         IF connection IS NULL THEN
@@ -264,5 +274,21 @@ BEGIN
                 array_to_string(reference.columns, ', '), keys),
             HINT = format('Copy the rows of table %s to this node, and call again.', reference.referenced);
     END LOOP;
+END
+$$;
+
+-- Warns of rows that were written after prepare_hand_over() had looked, and refer to rows that are not here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.warn_of_unreferenced(move name) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    message text;
+    detail text;
+BEGIN
+    PERFORM insta_ids_internal.require_referenced(m.shards) FROM insta_ids_internal.move m WHERE m.name = move;
+EXCEPTION
+    WHEN foreign_key_violation THEN
+        GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+        RAISE WARNING USING MESSAGE = message, DETAIL = detail, HINT = 'Copy the rows to which they refer.';
 END
 $$;

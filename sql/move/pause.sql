@@ -88,6 +88,7 @@ BEGIN
     CALL insta_ids_internal.new_transaction();
     RAISE NOTICE 'move_shards: handed over, % ms after the fence',
         insta_ids_internal.steady_ms() OPERATOR(pg_catalog.-) paused.fenced_at;
+    PERFORM insta_ids_internal.warn_of_unreferenced(move);
 END
 $$;
 

@@ -20,7 +20,7 @@ fn nothing_is_left(pair: &Pair) {
 }
 
 /// A subscription does not check foreign keys. So a move looks for the rows of other schemas to which a shard's rows refer,
-/// before the copy and again at the hand-over.
+/// before the copy, again before the fence, and after the hand-over.
 #[test]
 fn rows_to_which_a_shard_refers_must_be_on_the_target() {
     let pair = Pair::start("referenced");
@@ -30,7 +30,8 @@ fn rows_to_which_a_shard_refers_must_be_on_the_target() {
             .batch_execute(
                 "CREATE TABLE users (id bigint PRIMARY KEY);
                  CREATE TABLE prices (currency text, price numeric, PRIMARY KEY (currency, price)) PARTITION BY LIST (currency);
-                 CREATE TABLE euros PARTITION OF prices FOR VALUES IN ('EUR')",
+                 CREATE TABLE euros PARTITION OF prices FOR VALUES IN ('EUR');
+                 CREATE TABLE rates (rate numeric PRIMARY KEY); INSERT INTO rates VALUES (1.0)",
             )
             .unwrap();
     }
@@ -38,7 +39,8 @@ fn rows_to_which_a_shard_refers_must_be_on_the_target() {
     a.batch_execute(
         "INSERT INTO users SELECT generate_series(1, 20); INSERT INTO prices VALUES ('EUR', 1.0);
          SELECT insta_ids.add_migration('0002', 'ALTER TABLE photos ADD COLUMN author integer REFERENCES public.users,
-            ADD COLUMN currency text, ADD COLUMN price numeric, ADD FOREIGN KEY (currency, price) REFERENCES public.prices')",
+            ADD COLUMN currency text, ADD COLUMN price numeric, ADD FOREIGN KEY (currency, price) REFERENCES public.prices,
+            ADD COLUMN rate integer REFERENCES public.rates DEFAULT 1')",
     )
     .unwrap();
     a.batch_execute("CALL insta_ids.migrate()").unwrap();
@@ -66,19 +68,25 @@ fn rows_to_which_a_shard_refers_must_be_on_the_target() {
     assert!(error.detail().unwrap().contains("(currency, price) = (EUR, 1.00), for example."), "{error:?}");
     b.batch_execute("INSERT INTO prices VALUES ('EUR', 1)").unwrap();
 
-    // A row that comes during the copy is found before the source is fenced, and one that comes after that at the hand-over.
+    // A row that is written during the copy is found before the source is fenced. One that is written after that is reported.
     let mut moving = Move::of(&pair, 2, 2);
     moving.steps(before("fence"));
     a.batch_execute("INSERT INTO insta2.photos (author) VALUES (4)").unwrap();
-    moving.steps(&["fence", "drained", "release"]);
-    let error = moving.step("hand over").unwrap_err();
-    let error = error.as_db_error().unwrap();
-    assert_eq!(
-        error.detail(),
-        Some("Foreign key \"photos_author_fkey\" finds no row for (author) = (4), for example.")
-    );
+    let error = refused(&mut b, "CALL insta_ids.move_shards(2, 2, 'a')");
+    let detail = "Foreign key \"photos_author_fkey\" finds no row for (author) = (4), for example.";
+    assert_eq!(error.detail(), Some(detail));
+    a.batch_execute("INSERT INTO insta3.photos DEFAULT VALUES").unwrap();
+    moving.steps(&["fence", "drained", "release", "hand over"]);
+    let (send, heard) = std::sync::mpsc::channel();
+    let mut config = pair.b.config();
+    config.notice_callback(move |notice| {
+        drop(send.send((notice.message().to_owned(), notice.detail().map(str::to_owned))))
+    });
+    let warn = "SELECT insta_ids_internal.warn_of_unreferenced('insta_ids_2_2')";
+    config.connect(NoTls).unwrap().batch_execute(warn).unwrap();
+    assert_eq!(heard.iter().collect::<Vec<_>>(), [(message.to_owned(), Some(detail.to_owned()))]);
     b.batch_execute("INSERT INTO users VALUES (4)").unwrap();
-    moving.steps(&["hand over", "finish"]);
+    moving.steps(&["finish"]);
     let orphans = "SELECT count(*) FROM insta2.photos p WHERE author IS NOT NULL AND author NOT IN (SELECT id FROM users)";
     assert_eq!(count(&mut b, orphans), 0);
     b.batch_execute("INSERT INTO insta2.photos (author) VALUES (1)").unwrap();
@@ -168,7 +176,7 @@ fn owners_and_privileges_move_with_a_shard() {
          SELECT insta_ids.add_migration('0002', 'CREATE TYPE mood AS ENUM (''fair''); CREATE DOMAIN few AS integer;
             CREATE VIEW captions AS SELECT caption FROM photos;
             CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at bigserial, mood mood);
-            CREATE FUNCTION half(few) RETURNS integer IMMUTABLE RETURN $1 / 2;
+            CREATE FUNCTION half(few) RETURNS integer IMMUTABLE RETURN $1 / 2; CREATE FUNCTION secret() RETURNS integer RETURN 1;
             CREATE TABLE logs (id bigint PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE logs1 PARTITION OF logs DEFAULT')",
     )
     .unwrap();
@@ -183,7 +191,7 @@ fn owners_and_privileges_move_with_a_shard() {
             "GRANT USAGE ON SCHEMA insta4 TO app WITH GRANT OPTION; GRANT SELECT, INSERT ON insta4.photos TO app;
              GRANT SELECT (id), UPDATE (caption) ON insta4.photos TO \"it's\"; GRANT USAGE ON SEQUENCE insta4.table_id_seq TO app;
              REVOKE EXECUTE ON FUNCTION insta4.half FROM PUBLIC; GRANT EXECUTE ON FUNCTION insta4.half TO \"it's\";
-             REVOKE USAGE ON TYPE insta4.mood FROM PUBLIC; REVOKE DELETE ON insta4.events FROM \"the Mover\";
+             REVOKE ALL ON FUNCTION insta4.secret() FROM PUBLIC, \"the Mover\"; REVOKE USAGE ON TYPE insta4.mood FROM PUBLIC; REVOKE DELETE ON insta4.events FROM \"the Mover\";
              ALTER DEFAULT PRIVILEGES IN SCHEMA insta4 GRANT SELECT ON TABLES TO app",
         )
         .unwrap();
