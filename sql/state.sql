@@ -308,7 +308,7 @@ CREATE TYPE insta_ids_internal.node_report AS (
     library text, extension text, map insta_ids_internal.count, "time" numeric, pending bigint, moves integer, standbys text[],
     shards integer, held text, remains insta_ids_internal.shard_number[], total insta_ids_internal.node_total,
     load insta_ids_internal.shard_report[]);
-CREATE TYPE insta_ids_internal.migration_digest AS (name name, digest text);
+CREATE TYPE insta_ids_internal.migration_digest AS (name text, digest text);
 CREATE TYPE insta_ids_internal.node_check AS (
     map jsonb, version insta_ids_internal.count, slot insta_ids_internal.count, slots insta_ids_internal.count, findings insta_ids.finding[],
     open insta_ids_internal.shard_number[], closed insta_ids_internal.shard_number[],

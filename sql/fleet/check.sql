@@ -17,8 +17,8 @@ BEGIN
             || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
             || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''active'', ''moving'')),'
             || ' ''closed'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''fenced'', ''arriving'')),'
-            || ' ''migrations'', (SELECT jsonb_agg(jsonb_build_object(''name'', m.name, ''digest'', sha256(convert_to('
-            || 'ROW(m.number, m.ddl, m.transactional, m.check_ids, extract(epoch FROM m.ids_since))::text, ''UTF8''))))'
+            || ' ''migrations'', (SELECT jsonb_agg(jsonb_build_object(''name'', m.name, ''digest'', encode(sha256(convert_to('
+            || 'ROW(m.number, m.ddl, m.transactional, m.check_ids, extract(epoch FROM m.ids_since))::text, ''UTF8'')), ''hex'')))'
             || ' FROM insta_ids_internal.migration m))'
             || ' FROM (SELECT insta_ids.shard_map() - ''moving'') m (map)', NULL::insta_ids_internal.node_check)
     LOOP
@@ -49,25 +49,29 @@ BEGIN
 
     -- A node that did not answer may have the shard open.
     RETURN QUERY
+    WITH open AS MATERIALIZED (
+        SELECT o.shard FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
+    )
     SELECT min(a.key)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
            format('No node accepts writes to it. It is fenced on %s.', string_agg(quote_ident(a.key), ' and ' ORDER BY a.key)),
            format('If insta_ids.moves shows no move of it there: SELECT insta_ids.unfence(%s)', c.shard)
     FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'closed', 'null')) c (shard)
-    WHERE all_answered
+    WHERE all_answered AND c.shard NOT IN (SELECT o.shard FROM open o)
+        AND c.shard::integer < (SELECT g.shards FROM insta_ids_internal.config g)
     GROUP BY c.shard
-    HAVING NOT EXISTS (SELECT FROM jsonb_each(answers) o WHERE o.value -> 'open' @> c.shard::jsonb)
     ORDER BY c.shard::integer;
 
     -- Each node is compared with the first one.
     RETURN QUERY
     WITH migrations AS (
-        SELECT a.key::name AS node, m.name, m.digest
+        SELECT a.key::name AS node, m.name, string_agg(m.digest, ' ' ORDER BY m.digest) AS digest
         FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids_internal.migration_digest, nullif(a.value -> 'migrations', 'null')) m
+        GROUP BY 1, 2
     )
     SELECT n.node::name, CASE WHEN 0 IN (count(m.here), count(m.there)) THEN 'warning' ELSE 'error' END, 'other_migrations',
            quote_ident(n.node),
            format('%s of its migrations are missing on node "%s" or differ there, and it lacks %s of that node, for example "%s".',
-               count(m.name) FILTER (WHERE m.here IS NOT NULL), f.node, count(m.name) FILTER (WHERE m.here IS NULL), min(m.name)),
+               count(m.name) FILTER (WHERE m.here IS NOT NULL), f.node, count(m.name) FILTER (WHERE m.here IS NULL), "left"(min(m.name), 100)),
            CASE WHEN count(m.here) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', f.node)
                WHEN count(m.there) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', n.node)
                ELSE 'Compare insta_ids.migration_status of both nodes.' END
@@ -79,6 +83,7 @@ BEGIN
         FULL JOIN (SELECT * FROM migrations o WHERE o.node = f.node) t USING (name)
         WHERE h.digest IS DISTINCT FROM t.digest
     ) m
+    WHERE n.node <> f.node
     GROUP BY n.node, f.node ORDER BY n.node;
 
     SELECT (a.value -> 'version')::bigint, a.key INTO newest, newest_on

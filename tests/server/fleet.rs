@@ -431,11 +431,16 @@ fn other_migrations_and_closed_shards_are_found() {
     };
     let lacks = "warning|other_migrations|b|0 of its migrations are missing on node \"a\" or differ there, \
                  and it lacks 1 of that node, for example \"0001\".|On node a: CALL insta_ids.migrate_fleet()";
-    // Time zones are not compared.
-    b.batch_execute("ALTER DATABASE postgres SET TimeZone = 'Asia/Kathmandu'").unwrap();
+    // Settings of a node are not compared.
+    for setting in ["TimeZone = 'Asia/Kathmandu'", "bytea_output = 'escape'"] {
+        b.batch_execute(&format!("ALTER DATABASE postgres SET {setting}")).unwrap();
+    }
     for client in [&mut a, &mut b] {
         assert_eq!(found(client), [lacks]);
     }
+    // Long names are not cut.
+    a.batch_execute("SELECT insta_ids.add_migration('0001' || repeat('x', 70) || n, 'CREATE TABLE t' || n || ' ()') FROM generate_series(1, 2) n")
+        .unwrap();
     a.batch_execute("CALL insta_ids.migrate_fleet()").unwrap();
     assert_eq!(found(&mut a), [""; 0]);
     b.batch_execute("SELECT insta_ids.add_migration('0002', 'CREATE TABLE of_b ()')").unwrap();
