@@ -136,8 +136,9 @@ BEGIN
         FROM insta_ids_internal.filled_columns(schema) f
         JOIN pg_class c ON c.oid = f.relation
         JOIN pg_attribute a ON a.attrelid = f.relation AND a.attname = f."column"
-        CROSS JOIN LATERAL insta_ids_internal.check_of_ids(f.relation, insta_ids_internal.condition_of_ids(
-            f."column", a.atttypid <> 'bigint'::regtype, check_schema_rows.shard, insta_ids_internal.extension_schema(),
+        CROSS JOIN LATERAL insta_ids_internal.text_of_column(f."column", a.atttypid <> 'bigint'::regtype) v (text)
+        CROSS JOIN LATERAL insta_ids_internal.check_of_ids(f.relation, v.text, insta_ids_internal.condition_of_ids(v.text,
+            check_schema_rows.shard, insta_ids_internal.extension_schema(),
             insta_ids_internal.layout_argument((insta_ids_internal.require_config()).layout))) k
         WHERE NOT f.is_child OR is_locked AND NOT c.relispartition
     LOOP

@@ -241,27 +241,31 @@ BEGIN
 END
 $$;
 
--- Returns the condition that a column has ids of the shard, as the catalog shows it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.condition_of_ids(
-        "column" name, is_domain boolean, shard integer, extension_schema text, layout_argument text) RETURNS text
+-- Returns an id column as the catalog shows it in expressions.
+CREATE OR REPLACE FUNCTION insta_ids_internal.text_of_column("column" name, is_domain boolean) RETURNS text
     STABLE PARALLEL SAFE LANGUAGE sql
-    RETURN pg_catalog.format('(%s.id_shard(%s%s) = %s)', extension_schema,
-        pg_catalog.format(CASE WHEN is_domain THEN '(%I)::bigint' ELSE '%I' END, "column"), layout_argument, shard);
+    RETURN pg_catalog.format(CASE WHEN is_domain THEN '(%I)::bigint' ELSE '%I' END, "column");
 
--- Returns the CHECK of a relation that has this condition. `since` is the first id for which it holds, or 0. Returns one row, of
--- NULLs if there is none.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_of_ids(relation oid, condition text) RETURNS TABLE (name name, since bigint)
+-- Returns the condition that a column, as text_of_column() returns it, has ids of the shard.
+CREATE OR REPLACE FUNCTION insta_ids_internal.condition_of_ids(
+        column_text text, shard integer, extension_schema text, layout_argument text) RETURNS text
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN pg_catalog.format('(%s.id_shard(%s%s) = %s)', extension_schema, column_text, layout_argument, shard);
+
+-- Returns the CHECK of a relation that has this condition for this column. `since` is the first id for which it holds, or 0. Returns
+-- one row, of NULLs if there is none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_of_ids(relation oid, column_text text, condition text)
+    RETURNS TABLE (name name, since bigint)
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     -- A CHECK with ids_since is ((column < since) OR condition).
-    SELECT pg_catalog.min(k.conname)::name, pg_catalog.min(coalesce(r.parts[1]::bigint, 0))
+    SELECT pg_catalog.min(k.conname)::name, pg_catalog.min(coalesce(r.parts[2]::bigint, 0))
     FROM pg_catalog.pg_constraint k
     CROSS JOIN LATERAL insta_ids_internal.text_of_check(k.conbin, k.conrelid) x (text)
-    LEFT JOIN LATERAL pg_catalog.regexp_match(x.text, $re$ < '?([0-9]+)'?(?:::bigint)?\) OR $re$) r (parts)
-        ON x.text <> condition
-    WHERE k.conrelid = relation AND k.contype = 'c' AND (x.text = condition
-        OR pg_catalog.starts_with(x.text, '((') AND pg_catalog.right(x.text, pg_catalog.length(condition) + 5) = ' OR ' || condition || ')'
-            AND r.parts IS NOT NULL);
+    LEFT JOIN LATERAL pg_catalog.regexp_match(pg_catalog.substr(x.text, pg_catalog.length(column_text) + 6),
+        $re$^('?([0-9]+)'?(?:::bigint)?\) OR )$re$) r (parts) ON x.text <> condition
+    WHERE k.conrelid = relation AND k.contype = 'c'
+        AND x.text IN (condition, pg_catalog.concat('((', column_text, ' < ', r.parts[1], condition, ')'));
 END;
 
 -- Returns the columns of shards that have next_id in their default, directly or through other functions. `check` is the CHECK
@@ -301,9 +305,9 @@ BEGIN
             )
             SELECT bool_or(u.classid = 'pg_proc'::regclass AND u.objid = ANY (minting)) AS mints FROM used u
         ) f
-        CROSS JOIN LATERAL insta_ids_internal.condition_of_ids(a.attname, t.typtype = 'd', s.shard, extension_schema, layout_argument)
-            e (expression)
-        CROSS JOIN LATERAL insta_ids_internal.check_of_ids(c.oid, e.expression) k
+        CROSS JOIN LATERAL insta_ids_internal.text_of_column(a.attname, t.typtype = 'd') v (text)
+        CROSS JOIN LATERAL insta_ids_internal.condition_of_ids(v.text, s.shard, extension_schema, layout_argument) e (expression)
+        CROSS JOIN LATERAL insta_ids_internal.check_of_ids(c.oid, v.text, e.expression) k
         -- If the transaction that wrote a visible default is still in progress, it is this transaction.
         WHERE CASE
                 WHEN defaults_since IS NULL THEN true

@@ -63,8 +63,7 @@ fn reset_clock() -> SqlResult<()> {
 /// Makes later ids of a sequence come after all that another one has given, and all that dropped sequences have.
 #[pg_extern(sql = false)]
 fn succeed(successor: Sequence, predecessor: Sequence) -> SqlResult<()> {
-    succession::succeed(shared::attach()?, successor, predecessor);
-    Ok(())
+    Ok(succession::succeed(shared::attach()?, successor, predecessor)?)
 }
 
 /// Returns the server's counters since the last reset.

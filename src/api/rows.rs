@@ -31,7 +31,7 @@ impl Fault {
 
 /// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
 /// and ids of `beyond` or more ("future"). An id counts for the first of these faults only, and one below `since` can only be
-/// negative. The oldest and newest id are not below `since`. Unless `every_row` is set, only the least and the greatest id are
+/// negative. The oldest id is not below `since`, and the newest one is of the shard if it is below. Unless `every_row` is set, only the least and the greatest id are
 /// read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
@@ -67,6 +67,8 @@ fn survey_ids(
         ids += 1;
         if id >= since {
             oldest = Some(oldest.map_or(id, |other: i64| other.min(id)));
+        }
+        if id >= since || id >= 0 && layout.shard_of(Id::from_bits(id)) == shard {
             newest = newest.max(Some(id));
         }
         if id < 0 {

@@ -47,6 +47,17 @@ pub(super) fn open_owned(oid: pg_sys::Oid) -> Result<pg_sys::Relation, NoSuchRel
     Ok(relation)
 }
 
+/// Raises PostgreSQL's own error unless the user is a member of the role that owns a relation.
+///
+/// # Errors
+/// [`NoSuchRelation`].
+pub(super) fn require_owned(oid: pg_sys::Oid) -> Result<(), NoSuchRelation> {
+    let relation = open_owned(oid)?;
+    // SAFETY: the relation is open, and not used any more.
+    unsafe { pg_sys::relation_close(relation, pg_sys::AccessShareLock.cast_signed()) };
+    Ok(())
+}
+
 fn open(oid: pg_sys::Oid) -> Result<pg_sys::Relation, NoSuchRelation> {
     // SAFETY: takes any OID, and returns NULL if no relation has it. After an error, the end of the transaction or
     // subtransaction closes the relation.

@@ -3,6 +3,7 @@
 use pgrx::{pg_guard, pg_sys};
 
 use super::lease::LeaseTable;
+use super::relation::{NoSuchRelation, require_owned};
 use super::sequence::Sequence;
 use super::session::database;
 use super::shared::{self, Shared};
@@ -20,10 +21,10 @@ pub(crate) fn watch() {
 
 #[pg_guard]
 #[unsafe(no_mangle)]
-extern "C-unwind" fn insta_ids_relation_created(relation: pg_sys::Oid) {
+extern "C-unwind" fn insta_ids_sequence_created(sequence: pg_sys::Oid) {
     if let Some(server) = server() {
         let succession = &server.succession.0;
-        succession.created(succession.of(database(), relation.to_u32()));
+        succession.created(succession.of(database(), sequence.to_u32()));
     }
 }
 
@@ -38,12 +39,21 @@ extern "C-unwind" fn insta_ids_sequence_dropped(sequence: pg_sys::Oid) {
 
 /// Makes later ids of a sequence come after all that another one has given, and all that dropped sequences have. Both can be
 /// the same.
-pub(crate) fn succeed(server: &Shared, successor: Sequence, predecessor: Sequence) {
+///
+/// # Errors
+/// [`NoSuchRelation`]. Raises PostgreSQL's own error if the user is no member of the role that owns the successor.
+pub(crate) fn succeed(
+    server: &Shared,
+    successor: Sequence,
+    predecessor: Sequence,
+) -> Result<(), NoSuchRelation> {
+    require_owned(successor.oid().into())?;
     let succession = &server.succession.0;
     let [successor, predecessor] =
         [successor, predecessor].map(|sequence| succession.of(database(), sequence.oid()));
     succession.created(successor);
     successor.succeed(predecessor);
+    Ok(())
 }
 
 /// The server's shared state. `None` in a database without the extension, where no sequence mints ids: there, this must not

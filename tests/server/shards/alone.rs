@@ -599,8 +599,20 @@ fn a_shard_with_older_ids_comes_back() {
     client.batch_execute("DROP SCHEMA replaced_insta5 CASCADE").unwrap();
     continues(&mut client, "replaced");
 
-    // What the CHECK does not allow is refused.
+    // What the CHECK does not allow is refused, and so is what a CHECK of another column allows.
     client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    client
+        .batch_execute(
+            "ALTER TABLE insta5.photos ADD CONSTRAINT other CHECK (user_id < 9000000000000000000 OR ids.id_shard(id) = 5);
+             INSERT INTO insta5.photos (id, user_id) VALUES (ids.id_min(now()), 1)",
+        )
+        .unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5)");
+    assert!(error.detail().unwrap().starts_with("Column insta5.photos.id: "), "{error:?}");
+    for (table, column) in [("notes", "photo_id"), ("photos", "id")] {
+        let delete = format!("DELETE FROM insta5.{table} WHERE ids.id_shard({column}) <> 5");
+        client.batch_execute(&delete).unwrap();
+    }
     client
         .batch_execute(
             "ALTER TABLE insta5.posts DROP CONSTRAINT posts_id_check; INSERT INTO insta5.posts VALUES (id_min(now()))",
