@@ -80,10 +80,12 @@ fn rows_to_which_a_shard_refers_must_be_on_the_target() {
     let (send, heard) = std::sync::mpsc::channel();
     let mut config = pair.b.config();
     config.notice_callback(move |notice| {
-        drop(send.send((notice.message().to_owned(), notice.detail().map(str::to_owned))))
+        let detail = notice.detail().map(str::to_owned);
+        drop(send.send((notice.message().to_owned(), detail)));
     });
     let warn = "SELECT insta_ids_internal.warn_of_unreferenced('insta_ids_2_2')";
     config.connect(NoTls).unwrap().batch_execute(warn).unwrap();
+    drop(config);
     assert_eq!(heard.iter().collect::<Vec<_>>(), [(message.to_owned(), Some(detail.to_owned()))]);
     b.batch_execute("INSERT INTO users VALUES (4)").unwrap();
     moving.steps(&["finish"]);
