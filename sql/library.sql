@@ -81,8 +81,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.last_value(sequence oid) RETURNS b
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'last_value_wrapper';
 
 -- Counts the ids in a column of one table, without its child tables. `oldest` is not below `since`, and `newest` is of the shard if it
--- is. `negative` ids are below 0, `strange` ones are of another shard and not below `since`, and `future` ones are from `beyond` on. Unless `every_row` is
--- true, it reads only the least and greatest id, and only from an index.
+-- is. `negative` ids are below 0, `strange` ones are of another shard and not below `since`, and `future` ones are from `beyond` on.
+-- Unless `every_row` is true, it reads only the least and greatest id, and only from an index.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
         "table" oid, "column" text, shard integer, layout @extschema@.id_layout, since bigint, beyond bigint,
         every_row boolean)

@@ -31,8 +31,8 @@ impl Fault {
 
 /// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
 /// and ids of `beyond` or more ("future"). An id counts for the first of these faults only, and one below `since` can only be
-/// negative. The oldest id is not below `since`, and the newest one is of the shard if it is below. Unless `every_row` is set, only the least and the greatest id are
-/// read, from an index.
+/// negative. The oldest id is not below `since`, and the newest one is of the shard if it is below. Unless `every_row` is set, only
+/// the least and the greatest id are read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
     table: pg_sys::Oid,
@@ -104,12 +104,10 @@ fn survey_rows(
     table: pg_sys::Oid,
 ) -> Result<TableIterator<'static, (name!(rows, i64), name!(hash, i64))>, ErrorReport> {
     let (mut rows, mut sum) = (0, 0_i64);
-    let add = |hash| {
+    rows::visit_hashes(table, &[], |hash, _| {
         rows += 1;
         sum = sum.wrapping_add(hash);
-        false
-    };
-    rows::visit_hashes(table, &[], add, |_| ())?;
+    })?;
     Ok(TableIterator::once((rows, sum)))
 }
 
@@ -129,8 +127,11 @@ fn rows_of_hashes(
 ) -> Result<SetOfIterator<'static, Text>, ErrorReport> {
     let wanted: HashSet<i64> = hashes.iter().flatten().collect();
     let mut found = Vec::new();
-    let named = c_strings(&columns);
-    rows::visit_hashes(table, &named, |hash| wanted.contains(&hash), |key| found.push(Text(key)))?;
+    rows::visit_hashes(table, &c_strings(&columns), |hash, write| {
+        if wanted.contains(&hash) {
+            found.push(Text(write()));
+        }
+    })?;
     Ok(SetOfIterator::new(found))
 }
 
@@ -142,11 +143,9 @@ fn hashes_in_table(
     columns: Array<'_, &[u8]>,
 ) -> Result<SetOfIterator<'static, i64>, ErrorReport> {
     let mut hashes = HashSet::new();
-    let add = |hash| {
+    rows::visit_keys(table, &c_strings(&columns), |hash, _| {
         hashes.insert(hash);
-        false
-    };
-    rows::visit_keys(table, &c_strings(&columns), add, |_| ())?;
+    })?;
     Ok(SetOfIterator::new(hashes))
 }
 
@@ -160,7 +159,11 @@ fn keys_in_table(
 ) -> Result<SetOfIterator<'static, Text>, ErrorReport> {
     let mut wanted: HashSet<i64> = hashes.iter().flatten().collect();
     let mut keys = Vec::new();
-    rows::visit_keys(table, &c_strings(&columns), |hash| wanted.remove(&hash), |key| keys.push(Text(key)))?;
+    rows::visit_keys(table, &c_strings(&columns), |hash, write| {
+        if wanted.remove(&hash) {
+            keys.push(Text(write()));
+        }
+    })?;
     Ok(SetOfIterator::new(keys))
 }
 

@@ -283,7 +283,7 @@ impl<C: Clock, S: LeaseStore> Mint<'_, C, S> {
         Ok(now)
     }
 
-    /// How far the server's time can come towards `due` now. While the clock is behind, it goes on by the steady clock.
+    /// How far the server's time can come towards `due` now. While the clock is behind, it follows the steady clock.
     fn reached(&self, now: &Now, due: Millis) -> Millis {
         match now.behind {
             Some(reading) => self.time.go_on(now.stamp, due, reading),

@@ -86,8 +86,8 @@ pub(crate) fn visit_ids(
     })
 }
 
-/// Calls `hashed` with a hash of each row that the active snapshot sees, and `written` with the row's values in `named` if
-/// `hashed` returns `true`. Equal rows have equal hashes on all servers, whatever the order of their columns is.
+/// Calls `visit` with a hash of each row that the active snapshot sees, and a function that writes the row's values in `named`.
+/// Equal rows have equal hashes on all servers, whatever the order of their columns is.
 ///
 /// A value is hashed as its type's output function writes it. So settings such as `DateStyle` must be the same on the servers.
 ///
@@ -96,8 +96,7 @@ pub(crate) fn visit_ids(
 pub(crate) fn visit_hashes(
     table: pg_sys::Oid,
     named: &[CString],
-    mut hashed: impl FnMut(i64) -> bool,
-    mut written: impl FnMut(Vec<u8>),
+    mut visit: impl FnMut(i64, &mut dyn FnMut() -> Vec<u8>),
 ) -> Result<(), NotRead> {
     with_table(table, |opened| {
         // SAFETY: the table is open. The arrays have a place for each column.
@@ -111,9 +110,8 @@ pub(crate) fn visit_hashes(
             each_row(opened, pg_sys::GetActiveSnapshot(), None, |row, described| {
                 pg_sys::heap_deform_tuple(row, described, values.as_mut_ptr(), nulls.as_mut_ptr());
                 row_memory.switch_to(|_| {
-                    if hashed(hash_of(&mut columns, &values, &nulls, &mut bytes)) {
-                        written(text_of(&mut named, row, described));
-                    }
+                    let hash = hash_of(&mut columns, &values, &nulls, &mut bytes);
+                    visit(hash, &mut || text_of(&mut named, row, described));
                 });
                 row_memory.reset();
                 true
@@ -132,7 +130,7 @@ pub(crate) fn return_hashes(table: pg_sys::Oid, call: pg_sys::FunctionCallInfo) 
         pg_sys::InitMaterializedSRF(call, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
         #[expect(clippy::cast_ptr_alignment, reason = "the server has allocated this type")]
         let rows = (*call).resultinfo.cast::<pg_sys::ReturnSetInfo>();
-        let add = |hash: i64| {
+        visit_hashes(table, &[], |hash, _| {
             let (mut value, mut is_null) = (pg_sys::Datum::from(hash), false);
             pg_sys::tuplestore_putvalues(
                 (*rows).setResult,
@@ -140,25 +138,22 @@ pub(crate) fn return_hashes(table: pg_sys::Oid, call: pg_sys::FunctionCallInfo) 
                 &raw mut value,
                 &raw mut is_null,
             );
-            false
-        };
-        visit_hashes(table, &[], add, |_| ())
+        })
     }
 }
 
-/// Calls `hashed` with a hash of each key in `columns` that the active snapshot sees, and `written` with the key as a text if
-/// `hashed` returns `true`. Keys with a NULL are left out, because a foreign key does not check them.
+/// Calls `visit` with a hash of each key in `columns` that the active snapshot sees, and a function that writes the key. Keys with a
+/// NULL are left out, because a foreign key does not check them.
 ///
 /// The hashes are those of the types' default operator classes. So keys that a foreign key takes for equal have equal hashes if
-/// its operators belong to such a class. `hashed` is not called if a column does not exist, or has a type without hashes.
+/// its operators belong to such a class. `visit` is not called if a column does not exist, or has a type without hashes.
 ///
 /// # Errors
 /// As [`visit_ids`].
 pub(crate) fn visit_keys(
     table: pg_sys::Oid,
     columns: &[CString],
-    mut hashed: impl FnMut(i64) -> bool,
-    mut written: impl FnMut(Vec<u8>),
+    mut visit: impl FnMut(i64, &mut dyn FnMut() -> Vec<u8>),
 ) -> Result<(), NotRead> {
     with_table(table, |opened| {
         // SAFETY: the table is open.
@@ -171,8 +166,8 @@ pub(crate) fn visit_keys(
             each_row(opened, pg_sys::GetActiveSnapshot(), None, |row, described| {
                 key_memory.switch_to(|_| {
                     let hash = key.iter_mut().try_fold(0, |seed, column| column.hash(row, described, seed));
-                    if hash.is_some_and(&mut hashed) {
-                        written(text_of(&mut key, row, described));
+                    if let Some(hash) = hash {
+                        visit(hash, &mut || text_of(&mut key, row, described));
                     }
                 });
                 key_memory.reset();

@@ -29,7 +29,7 @@ fn repeat_in(client: &mut Client, layouts: &[&str], make: &str, drop: &str) {
 const LONG: [&str; 3] =
     ["sonyflake", "time:36 shard:9 seq:8 epoch:0 unit:100ms", "time:34 shard:16 seq:8 epoch:0 unit:1s"];
 
-/// Within a unit of time, whatever drops the sequence, and whoever creates it again.
+/// Within a unit of time, with each way to drop the sequence, and each role that creates it again.
 #[test]
 fn a_sequence_that_is_created_again_repeats_no_id() {
     let cluster = Cluster::start("again");

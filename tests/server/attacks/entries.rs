@@ -55,7 +55,7 @@ const TRIGGERS: &[(&str, &str)] = &[
     ("require_table_owner", "a_provisioner_cannot_write_rows_about_shards_of_others"),
 ];
 
-/// What roles without any privilege of their own can call or read, besides what mints and reads IDs. Each is in the table of
+/// What roles without any privilege of their own can call or read, in addition to what mints and reads IDs. Each is in the table of
 /// SECURITY.md.
 const PUBLIC: &[(&str, &str)] = &[
     ("insta_ids.config", "a_lock_on_a_view_of_users_stops_no_function"),

@@ -20,7 +20,7 @@ const ALTERING: [&str; 8] = [
     "CREATE RULE nothing AS ON DELETE TO insta2.photos DO INSTEAD NOTHING",
 ];
 
-/// What keeps shard 2 from moving, what mends that, and what the error says.
+/// What keeps shard 2 from moving, what removes that, and what the error says.
 const UNMOVABLE: &[(&str, &str, &str)] = &[
     ("CREATE TABLE insta2.keyless (x integer)", "DROP TABLE insta2.keyless", "has no primary key"),
     (
@@ -102,13 +102,13 @@ fn shards_that_cannot_move_are_refused_before_anything_is_made() {
     let mut a = pair.a.connect();
     a.batch_execute("CREATE ROLE guest; SELECT insta_ids.grant_provisioning('guest')").unwrap();
     let offer = "SELECT insta_ids_internal.move_offer(2, 2, 'b')";
-    for &(cause, mended, said) in UNMOVABLE {
+    for &(cause, removal, said) in UNMOVABLE {
         a.batch_execute(cause).unwrap();
         let error = refused(&mut a, offer);
         assert!(error.detail().unwrap().contains(said), "{cause}: {error:?}");
         assert_eq!(count(&mut a, "SELECT count(*) FROM insta_ids_internal.move"), 0);
         assert_eq!(count(&mut a, "SELECT count(*) FROM pg_publication"), 0);
-        a.batch_execute(mended).unwrap();
+        a.batch_execute(removal).unwrap();
     }
 
     let mut moving = Move::of(&pair, 2, 2);
