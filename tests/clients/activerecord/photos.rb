@@ -1,6 +1,7 @@
 # Photos whose ids the server makes, by ActiveRecord.
 
 require "active_record"
+require "pg"
 
 POOLED = !ENV.fetch("POOLED", "").empty?
 
