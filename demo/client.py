@@ -35,7 +35,7 @@ class Map:
     """What insta_ids.shard_map() returned on some servers, if this client understands it as the servers do.
 
     A server may not have heard yet what has changed on another one. So the newest that any of them has counts, of each shard and
-    of the nodes.
+    of each node.
     """
 
     def __init__(self, *answers):
@@ -43,16 +43,18 @@ class Map:
             if answer["format"] != 1:
                 raise ValueError(f"the map is of format {answer['format']}, and this client reads 1")
         self.version = max(answer["version"] for answer in answers)
-        newest = max(answers, key=lambda answer: answer["nodes_version"])
-        self.shards = newest["shards"]
-        self.prefix = newest["prefix"]
-        self.addresses = {node["node"]: node["dsn"] for node in newest["nodes"]}
-        self.bits = {field: int(width) for field, width in re.findall(r"(shard|seq):(\d+)", newest["layout"])}
+        any_answer = answers[0]
+        self.shards = any_answer["shards"]
+        self.prefix = any_answer["prefix"]
+        nodes = [node for answer in answers for node in answer["nodes"] + answer["dropped_nodes"]]
+        newest = {node["node"]: node for node in sorted(nodes, key=lambda node: node["version"])}
+        self.addresses = {name: node["dsn"] for name, node in newest.items() if "dsn" in node}
+        self.bits = {field: int(width) for field, width in re.findall(r"(shard|seq):(\d+)", any_answer["layout"])}
         self.holders = [None] * self.shards
         ranges = [assigned for answer in answers for assigned in answer["ranges"]]
         for first, last, node, _ in sorted(ranges, key=lambda assigned: assigned[3]):
             self.holders[first : last + 1] = [node] * (last + 1 - first)
-        known = newest["known_answers"]
+        known = any_answer["known_answers"]
         for one in known["shard_of"]:
             if one["type"] == "bigint":
                 check("shard_of", one["key"], self.shard_of(int(one["key"])), one["shard"])

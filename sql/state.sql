@@ -79,9 +79,18 @@ CREATE TABLE insta_ids_internal.node (
     dsn text NOT NULL,
     ord integer NOT NULL UNIQUE CHECK (ord >= 0),
     -- How much it can take, beside the other nodes.
-    weight float8 NOT NULL DEFAULT 1 CHECK (weight >= 0 AND weight < 'Infinity')
+    weight float8 NOT NULL DEFAULT 1 CHECK (weight >= 0 AND weight < 'Infinity'),
+    -- The version of the map in which the row was written.
+    version bigint NOT NULL DEFAULT 0
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.node', '');
+
+-- Nodes that were taken from the map, and in which version of it. A map of another server may still have them.
+CREATE TABLE insta_ids_internal.dropped_node (
+    node name PRIMARY KEY,
+    version bigint NOT NULL
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.dropped_node', '');
 
 -- This table has no foreign key, because a parallel restore loads the tables in any order. `version` is that of the map in which
 -- the range was assigned to its node.
@@ -94,12 +103,8 @@ CREATE TABLE insta_ids_internal.assignment (
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.assignment', '');
 
--- The version of the map, and the one in which the nodes changed last, in one row from the first change on. Invalidating this
--- table makes all sessions read the map again.
-CREATE TABLE insta_ids_internal.map (
-    version bigint NOT NULL,
-    nodes_version bigint NOT NULL DEFAULT 0
-);
+-- The version of the map, in one row from the first change on. Invalidating this table makes all sessions read the map again.
+CREATE TABLE insta_ids_internal.map (version bigint NOT NULL);
 CREATE UNIQUE INDEX map_once ON insta_ids_internal.map ((true));
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.map', '');
 -- The table has no primary key. With a publication of all tables, PostgreSQL would refuse to update it without this setting.
@@ -163,12 +168,15 @@ CREATE TABLE insta_ids_internal.move_outcome (
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.move_outcome', '');
 
 -- Shards that have moved away. `schema` names what is left of the shard, and is NULL after that was dropped. A departed shard
--- can return only by a move: an older map must not assign it to this node again.
+-- returns only by a move, or by move_abort with take_back: an older map must not assign it to this node again.
 CREATE TABLE insta_ids_internal.departed_shard (
     shard integer PRIMARY KEY,
     schema name,
     to_node name NOT NULL,
-    at timestamptz NOT NULL DEFAULT pg_catalog.now()
+    at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- When the shard was created, and the migrations that were applied to it.
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    migrations integer[] NOT NULL DEFAULT '{}'
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.departed_shard', '');
 

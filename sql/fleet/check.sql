@@ -16,7 +16,7 @@ BEGIN
             || ' ''slot'', split_part(insta_ids.writer_slot(), ''/'', 1), ''slots'', split_part(insta_ids.writer_slot(), ''/'', 2),'
             || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
             || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''active'', ''moving'')),'
-            || ' ''closed'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''fenced'', ''arriving'')),'
+            || ' ''closed'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''fenced'', ''arriving'', ''moved'')),'
             || ' ''migrations'', (SELECT jsonb_agg(jsonb_build_object(''name'', m.name, ''digest'', encode(sha256(convert_to('
             || 'ROW(m.number, m.ddl, m.transactional, m.check_ids, extract(epoch FROM m.ids_since))::text, ''UTF8'')), ''hex'')))'
             || ' FROM insta_ids_internal.migration m))'
@@ -53,8 +53,9 @@ BEGIN
         SELECT o.shard FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
     )
     SELECT min(a.key)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
-           format('No node accepts writes to it. It is fenced on %s.', string_agg(quote_ident(a.key), ' and ' ORDER BY a.key)),
-           format('If insta_ids.moves shows no move of it there: SELECT insta_ids.unfence(%s)', c.shard)
+           format('No node accepts writes to it. It is fenced on %s, or has left.', string_agg(quote_ident(a.key), ' and ' ORDER BY a.key)),
+           format('See insta_ids.moves there. Without a move, if it is fenced: SELECT insta_ids.unfence(%1$s). If it has left, and the other'
+               || ' node has lost it, there: CALL insta_ids.move_abort(%1$s, %1$s, ..., take_back => true)', c.shard)
     FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'closed', 'null')) c (shard)
     WHERE all_answered AND c.shard NOT IN (SELECT o.shard FROM open o)
         AND c.shard::integer < (SELECT g.shards FROM insta_ids_internal.config g)

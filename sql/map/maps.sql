@@ -44,6 +44,25 @@ BEGIN ATOMIC
     FROM islands i;
 END;
 
+-- Returns the nodes of two maps as those of one: each node is as the map has it that changed it in the higher version, and so are
+-- nodes that were dropped.
+CREATE OR REPLACE FUNCTION insta_ids_internal.merge_nodes(map jsonb, other jsonb) RETURNS jsonb
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    WITH newest AS (
+        SELECT DISTINCT ON (n.node) n.*
+        FROM pg_catalog.jsonb_to_recordset(
+            (map -> 'nodes') || (map -> 'dropped_nodes') || (other -> 'nodes') || (other -> 'dropped_nodes'))
+            n (node name, dsn text, ord integer, weight double precision, version bigint)
+        ORDER BY n.node, n.version DESC, n.dsn, n.ord, n.weight
+    )
+    SELECT pg_catalog.jsonb_build_object(
+        'nodes', coalesce(pg_catalog.jsonb_agg(n ORDER BY n.ord, n.node) FILTER (WHERE n.dsn IS NOT NULL), '[]'),
+        'dropped_nodes', coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('node', n.node, 'version', n.version) ORDER BY n.node)
+            FILTER (WHERE n.dsn IS NULL), '[]'))
+    FROM newest n;
+END;
+
 -- All roles may call this function, but few may read the map's tables. So it runs with the rights of its owner.
 CREATE OR REPLACE FUNCTION insta_ids.shard_map() RETURNS jsonb
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -58,9 +77,9 @@ BEGIN
         'prefix', config.prefix,
         'layout', config.layout::text,
         'nodes', (
-            SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'dsn', n.dsn, 'ord', n.ord, 'weight', n.weight) ORDER BY n.ord), '[]')
-            FROM insta_ids_internal.node n),
-        'nodes_version', coalesce((SELECT m.nodes_version FROM insta_ids_internal.map m), 0),
+            SELECT coalesce(jsonb_agg(n ORDER BY n.ord), '[]') FROM insta_ids_internal.node n),
+        'dropped_nodes', (
+            SELECT coalesce(jsonb_agg(d ORDER BY d.node), '[]') FROM insta_ids_internal.dropped_node d),
         'ranges', insta_ids_internal.assignments_json(),
         'moving', (
             SELECT coalesce(jsonb_agg(jsonb_build_array(m.first, m.last, m.from_node, m.to_node) ORDER BY m.first), '[]')
@@ -122,16 +141,24 @@ BEGIN
             MESSAGE = 'map has no shard on any node',
             HINT = 'Say where they are, on the server that it comes from: SELECT insta_ids.assign(first, last, node).';
     END IF;
-    IF EXISTS (SELECT FROM insta_ids_internal.read_assignments(map -> 'ranges') r WHERE num_nulls(r.first, r.last, r.node, r.version) > 0) THEN
+    IF EXISTS (SELECT FROM insta_ids_internal.read_assignments(map -> 'ranges') r WHERE num_nulls(r.first, r.last, r.node, r.version) > 0)
+        OR EXISTS (
+            SELECT FROM jsonb_to_recordset(map -> 'nodes') n (node text, dsn text, ord integer, weight float8, version bigint)
+            WHERE num_nulls(n.node, n.dsn, n.ord, n.weight, n.version) > 0)
+        OR EXISTS (
+            SELECT FROM jsonb_to_recordset(map -> 'dropped_nodes') n (node text, version bigint) WHERE num_nulls(n.node, n.version) > 0)
+    THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'map is not complete',
-            DETAIL = 'Each range must have a first and a last shard, a node and a version.';
+            DETAIL = 'Each range must have a first and a last shard, a node and a version; each node a name, a connection string,'
+                || ' a number, a weight and a version; each dropped node a name and a version.';
     END IF;
     PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
     PERFORM insta_ids_internal.require_map_version(v.version)
     FROM (
-        SELECT (map -> 'version')::bigint UNION SELECT (map -> 'nodes_version')::bigint
+        SELECT (map -> 'version')::bigint
+        UNION SELECT (n -> 'version')::bigint FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n
         UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r
     ) v (version);
 END
@@ -141,16 +168,20 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.merge_maps(map jsonb, other jsonb) RETURNS jsonb
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT pg_catalog.jsonb_build_object('nodes', newer.map -> 'nodes', 'nodes_version', newer.map -> 'nodes_version',
-        'ranges', insta_ids_internal.merge_assignments(merge_maps.map -> 'ranges', other -> 'ranges'))
-    FROM (
-        SELECT CASE WHEN (merge_maps.map -> 'nodes_version')::bigint >= (other -> 'nodes_version')::bigint
-            THEN merge_maps.map ELSE other END
-    ) newer (map);
+    SELECT insta_ids_internal.merge_nodes(map, other)
+        || pg_catalog.jsonb_build_object('ranges', insta_ids_internal.merge_assignments(map -> 'ranges', other -> 'ranges'));
 END;
 
+-- Returns the statement by which a server gets a node as a map has it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.statement_of_node(node jsonb) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN CASE
+        WHEN node ? 'dsn' THEN pg_catalog.format('SELECT insta_ids.add_node(%L, %L, %s, %s)',
+            node ->> 'node', node ->> 'dsn', node ->> 'ord', node ->> 'weight')
+        ELSE pg_catalog.format('SELECT insta_ids.drop_node(%L)', node ->> 'node') END;
+
 -- Raises an error if two maps contradict each other: if both assigned a shard in the same version, but to different nodes, or
--- both changed the nodes in the same version.
+-- both changed a node in the same version, or gave two nodes one number.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_conflict(ours jsonb, theirs jsonb) RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -170,12 +201,29 @@ BEGIN
                 conflict.version, conflict.our_node, conflict.their_node),
             HINT = format('If it is on node "%1$s", here: SELECT insta_ids.assign(%2$s, %2$s, %1$L). If not, there: SELECT'
                 || ' insta_ids.assign(%2$s, %2$s, %3$L).', conflict.their_node, conflict.shard, conflict.our_node);
-    ELSIF ours -> 'nodes_version' = theirs -> 'nodes_version' AND ours -> 'nodes' <> theirs -> 'nodes' THEN
+    END IF;
+    SELECT o.node ->> 'node' AS node, o.node ->> 'version' AS version,
+           insta_ids_internal.statement_of_node(o.node) AS ours, insta_ids_internal.statement_of_node(t.node) AS theirs INTO conflict
+    FROM jsonb_array_elements((ours -> 'nodes') || (ours -> 'dropped_nodes')) o (node)
+    JOIN jsonb_array_elements((theirs -> 'nodes') || (theirs -> 'dropped_nodes')) t (node)
+        ON t.node -> 'node' = o.node -> 'node' AND t.node -> 'version' = o.node -> 'version' AND t.node <> o.node
+    ORDER BY 1 LIMIT 1;
+    IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'maps contradict each other about the nodes',
-            DETAIL = format('Both changed them in version %s.', ours -> 'nodes_version'),
-            HINT = 'Add on one server by insta_ids.add_node() what the other has, and apply that map.';
+            MESSAGE = format('maps contradict each other about node "%s"', conflict.node),
+            DETAIL = format('Both changed it in version %s.', conflict.version),
+            HINT = format('If it is as here, there: %s. If not, here: %s.', conflict.ours, conflict.theirs);
+    END IF;
+    SELECT n.ord, min(n.node) AS node, max(n.node) AS other INTO conflict
+    FROM jsonb_to_recordset(insta_ids_internal.merge_nodes(ours, theirs) -> 'nodes') n (node text, ord integer)
+    GROUP BY n.ord HAVING count(*) > 1 LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('nodes "%s" and "%s" have the same number %s', conflict.node, conflict.other, conflict.ord),
+            DETAIL = 'They were added on different servers.',
+            HINT = 'Give one of them another number, where it was added: SELECT insta_ids.add_node(node, dsn, ord => ...).';
     END IF;
 END
 $$;
@@ -199,13 +247,13 @@ BEGIN
     ELSIF (
         SELECT count(*) FROM (VALUES
             ('version', 'number'), ('shards', 'number'), ('prefix', 'string'), ('layout', 'string'), ('nodes', 'array'),
-            ('nodes_version', 'number'), ('ranges', 'array')) k (key, type)
+            ('dropped_nodes', 'array'), ('ranges', 'array')) k (key, type)
         WHERE jsonb_typeof(map -> k.key) = k.type) < 7
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'map is not complete',
-            DETAIL = 'It must have a version, shards, prefix, layout, nodes, nodes_version and ranges.';
+            DETAIL = 'It must have a version, shards, prefix, layout, nodes, dropped_nodes and ranges.';
     END IF;
     LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids_internal.config) THEN
@@ -219,25 +267,25 @@ BEGIN
     ours := insta_ids_internal.merge_maps(ours, ours);
     theirs := insta_ids_internal.merge_maps(map, map);
     merged := insta_ids_internal.merge_maps(ours, theirs);
-    IF merged -> 'nodes' <> ours -> 'nodes' THEN
+    IF merged -> 'nodes' <> ours -> 'nodes' OR merged -> 'dropped_nodes' <> ours -> 'dropped_nodes' THEN
         DELETE FROM insta_ids_internal.node;
         INSERT INTO insta_ids_internal.node
-        SELECT n.node, n.dsn, n.ord, n.weight
-        FROM jsonb_to_recordset(merged -> 'nodes') n (node name, dsn text, ord integer, weight float8);
+        SELECT n.* FROM jsonb_populate_recordset(NULL::insta_ids_internal.node, merged -> 'nodes') n;
+        DELETE FROM insta_ids_internal.dropped_node;
+        INSERT INTO insta_ids_internal.dropped_node
+        SELECT d.* FROM jsonb_populate_recordset(NULL::insta_ids_internal.dropped_node, merged -> 'dropped_nodes') d;
     END IF;
     IF merged -> 'ranges' <> ours -> 'ranges' THEN
         PERFORM insta_ids_internal.require_node(r.node) FROM insta_ids_internal.read_assignments(merged -> 'ranges') r;
         PERFORM insta_ids_internal.set_assignments(merged -> 'ranges');
     END IF;
-    INSERT INTO insta_ids_internal.map AS m (version, nodes_version)
+    INSERT INTO insta_ids_internal.map AS m (version)
     VALUES (
         CASE WHEN merged = ours AND merged <> theirs THEN own
             -- The same map has the same version on all servers.
             WHEN merged = theirs AND (merged = ours OR their > own) THEN greatest(own, their)
-            ELSE greatest(own, their) + 1 END,
-        (merged -> 'nodes_version')::bigint)
-    ON CONFLICT ((true)) DO UPDATE SET version = excluded.version, nodes_version = excluded.nodes_version
-    WHERE (m.version, m.nodes_version) <> (excluded.version, excluded.nodes_version);
+            ELSE greatest(own, their) + 1 END)
+    ON CONFLICT ((true)) DO UPDATE SET version = excluded.version WHERE m.version <> excluded.version;
 END
 $$;
 COMMENT ON FUNCTION insta_ids.apply_map(jsonb) IS 'takes over what a map of another server has newer';

@@ -41,7 +41,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.bump_map_version() RETURNS trigger
 AS $$
 BEGIN
     PERFORM insta_ids_internal.forget_map();
-    IF TG_TABLE_NAME = 'node' THEN
+    IF TG_TABLE_NAME <> 'assignment' THEN
         IF NOT insta_ids_internal.is_superuser() THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'insufficient_privilege',
@@ -52,10 +52,8 @@ BEGIN
     END IF;
     -- A statement that only inserts may come from a dump, and the dump contains the version. Other changes also fire the
     -- trigger for UPDATE or DELETE.
-    IF TG_OP <> 'INSERT' THEN
-        INSERT INTO insta_ids_internal.map VALUES (1, (TG_TABLE_NAME = 'node')::integer)
-        ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1,
-            nodes_version = CASE TG_TABLE_NAME WHEN 'node' THEN map.version + 1 ELSE map.nodes_version END;
+    IF TG_OP <> 'INSERT' AND TG_TABLE_NAME <> 'dropped_node' THEN
+        INSERT INTO insta_ids_internal.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
     END IF;
     RETURN NULL;
 END
@@ -63,6 +61,9 @@ $$;
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.node
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
 ALTER TABLE insta_ids_internal.node ENABLE ALWAYS TRIGGER changed;
+CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.dropped_node
+    FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
+ALTER TABLE insta_ids_internal.dropped_node ENABLE ALWAYS TRIGGER changed;
 CREATE OR REPLACE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON insta_ids_internal.assignment
     FOR EACH STATEMENT EXECUTE FUNCTION insta_ids_internal.bump_map_version();
 ALTER TABLE insta_ids_internal.assignment ENABLE ALWAYS TRIGGER changed;
@@ -114,6 +115,11 @@ BEGIN
 END
 $$;
 
+-- Returns the version that the map gets by the next change.
+CREATE OR REPLACE FUNCTION insta_ids_internal.next_map_version() RETURNS bigint
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN 1 + coalesce((SELECT m.version FROM insta_ids_internal.map m), 0);
+
 CREATE OR REPLACE FUNCTION insta_ids.add_node(node name, dsn text, ord integer DEFAULT NULL, weight float8 DEFAULT NULL)
     RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -146,8 +152,11 @@ BEGIN
     VALUES (add_node.node, add_node.dsn,
         coalesce(add_node.ord, (SELECT m.ord FROM insta_ids_internal.node m WHERE m.node = add_node.node),
             (SELECT coalesce(max(m.ord) + 1, 0) FROM insta_ids_internal.node m)),
-        coalesce(add_node.weight, (SELECT m.weight FROM insta_ids_internal.node m WHERE m.node = add_node.node), 1))
-    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE SET dsn = excluded.dsn, ord = excluded.ord, weight = excluded.weight;
+        coalesce(add_node.weight, (SELECT m.weight FROM insta_ids_internal.node m WHERE m.node = add_node.node), 1),
+        insta_ids_internal.next_map_version())
+    ON CONFLICT ON CONSTRAINT node_pkey
+        DO UPDATE SET dsn = excluded.dsn, ord = excluded.ord, weight = excluded.weight, version = excluded.version;
+    DELETE FROM insta_ids_internal.dropped_node d WHERE d.node = add_node.node;
 END
 $$;
 COMMENT ON FUNCTION insta_ids.add_node(name, text, integer, float8) IS
@@ -158,9 +167,11 @@ CREATE OR REPLACE FUNCTION insta_ids.drop_node(node name) RETURNS void
 AS $$
 DECLARE
     assigned record;
+    version bigint;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    version := insta_ids_internal.next_map_version();
     SELECT a.first, a.last INTO assigned FROM insta_ids_internal.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
@@ -178,6 +189,7 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM insta_ids_internal.require_node(node);
     END IF;
+    INSERT INTO insta_ids_internal.dropped_node VALUES (drop_node.node, version);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.drop_node(name) IS 'takes a server that has no shards from the map';

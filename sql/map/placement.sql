@@ -34,6 +34,25 @@ BEGIN
 END
 $$;
 
+-- Raises an error if the map has a shard of this range on a third node.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_on_either(first integer, last integer, node name, other name) RETURNS void
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    third insta_ids_internal.assignment;
+BEGIN
+    SELECT * INTO third FROM insta_ids_internal.assignment a
+    WHERE a.first <= require_on_either.last AND a.last >= require_on_either.first AND a.node NOT IN (require_on_either.node, other)
+    ORDER BY a.first LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s is on node "%s"', greatest(third.first, require_on_either.first), third.node),
+            DETAIL = format('The map has it neither on node "%s" nor on node "%s".', node, other);
+    END IF;
+END
+$$;
+
 -- Raises an error if a departed shard of this range has left a schema here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_remains(first integer, last integer) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -138,7 +157,7 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.set_assignments(insta_ids_internal.merge_assignments(
         insta_ids_internal.assignments_json(),
-        jsonb_build_array(jsonb_build_array(first, last, node, 1 + coalesce((SELECT m.version FROM insta_ids_internal.map m), 0)))));
+        jsonb_build_array(jsonb_build_array(first, last, node, insta_ids_internal.next_map_version()))));
 END
 $$;
 COMMENT ON FUNCTION insta_ids.assign(integer, integer, name) IS 'says which node has a range of shards';

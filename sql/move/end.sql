@@ -40,7 +40,6 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.move_finish(move name, handed_over
 AS $$
 DECLARE
     moving insta_ids_internal.move;
-    shard integer;
     schema name;
     kept name;
 BEGIN
@@ -72,12 +71,16 @@ BEGIN
     DELETE FROM insta_ids_internal.move m WHERE m.name = move;
     DELETE FROM insta_ids_internal.fence f WHERE f.shard = ANY (moving.shards);
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
-    FOREACH shard IN ARRAY moving.shards LOOP
-        schema := insta_ids.schema_of(shard);
-        kept := insta_ids_internal.departed_schema(shard, (insta_ids_internal.require_config()).prefix);
+    FOR schema, kept IN
+        SELECT insta_ids.schema_of(s), insta_ids_internal.departed_schema(s, (insta_ids_internal.require_config()).prefix)
+        FROM unnest(moving.shards) s
+    LOOP
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', schema, kept);
-        INSERT INTO insta_ids_internal.departed_shard VALUES (shard, kept, moving.to_node);
     END LOOP;
+    INSERT INTO insta_ids_internal.departed_shard (shard, schema, to_node, created_at, migrations)
+    SELECT s.shard, insta_ids_internal.departed_schema(s.shard, (insta_ids_internal.require_config()).prefix), moving.to_node, s.created_at,
+           ARRAY(SELECT m.migration FROM insta_ids_internal.shard_migration m WHERE m.shard = s.shard AND m.message IS NULL ORDER BY 1)
+    FROM insta_ids_internal.shard s WHERE s.shard = ANY (moving.shards);
     DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = ANY (moving.shards);
     DELETE FROM insta_ids_internal.shard s WHERE s.shard = ANY (moving.shards);
 END
@@ -93,6 +96,8 @@ DECLARE
     may_be_there boolean;
     elsewhere integer;
 BEGIN
+    -- Waits for a session that withdraws the move.
+    PERFORM FROM insta_ids_internal.move m WHERE m.name = move FOR UPDATE;
     IF insta_ids_internal.outcome_of_move((cancellation ->> 'id')::uuid) = 'withdrawn' THEN
         RETURN;
     END IF;
@@ -135,5 +140,52 @@ BEGIN
     INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'withdrawn', moving.shards);
     DELETE FROM insta_ids_internal.move m WHERE m.name = move;
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', move);
+END
+$$;
+
+-- Takes back the shards of this range that have moved to a node, with the rows of the hand-over. The target, which has lost them,
+-- calls it. `until` is the time that ids have reached there, and `version` that of its map. Returns the map. Raises an error
+-- if what is left of a shard was dropped, or if the shard belongs to a third node.
+CREATE OR REPLACE FUNCTION insta_ids_internal.take_back(first integer, last integer, from_node name, until timestamptz, version bigint)
+    RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here CONSTANT name := insta_ids_internal.require_own_node();
+    returned insta_ids_internal.departed_shard[];
+    next insta_ids_internal.departed_shard;
+BEGIN
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably();
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM insta_ids_internal.require_not_moving(first, last), insta_ids_internal.require_map_version(version),
+        insta_ids_internal.require_on_either(first, last, here, from_node);
+    returned := ARRAY(
+        SELECT d FROM insta_ids_internal.departed_shard d
+        WHERE d.shard BETWEEN first AND last AND d.to_node = from_node ORDER BY d.shard);
+    IF returned = '{}' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('no shard from %s to %s has moved from node "%s" to node "%s"', first, last, here, from_node);
+    END IF;
+    FOREACH next IN ARRAY returned LOOP
+        IF to_regnamespace(quote_ident(next.schema)) IS NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('what node "%s" had of shard %s was dropped', here, next.shard),
+                HINT = 'Restore the shard from a backup.';
+        END IF;
+        EXECUTE format('ALTER SCHEMA %I RENAME TO %I', next.schema, insta_ids.schema_of(next.shard));
+    END LOOP;
+    DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard IN (SELECT r.shard FROM unnest(returned) r);
+    version := greatest(version + 1, insta_ids_internal.next_map_version());
+    PERFORM insta_ids_internal.set_assignments(insta_ids_internal.merge_assignments(insta_ids_internal.assignments_json(),
+        (SELECT jsonb_agg(jsonb_build_array(r.shard, r.shard, here, version)) FROM unnest(returned) r)));
+    UPDATE insta_ids_internal.map m SET version = take_back.version WHERE m.version < take_back.version;
+    INSERT INTO insta_ids_internal.shard (shard, created_at) SELECT r.shard, r.created_at FROM unnest(returned) r;
+    INSERT INTO insta_ids_internal.shard_migration (shard, migration)
+    SELECT r.shard, m.number FROM unnest(returned) r CROSS JOIN unnest(r.migrations) m (number);
+    -- Ids that the target issued after the hand-over are not issued again.
+    PERFORM insta_ids.advance_clock(until) WHERE insta_ids_internal.must_advance_clock(until);
+    RETURN insta_ids.shard_map();
 END
 $$;

@@ -132,7 +132,9 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('node "%s" has let go of shards from %s to %s', moving.from_node, moving.first, moving.last),
             DETAIL = format('This server has lost that they were handed over to it: here the move is %s.', moving.step),
-            HINT = format('Node "%s" has their rows in schemas that are called as the shards, with __moved.', moving.from_node);
+            HINT = format('If the rows that were written since are lost for good, node "%s" can take the shards back as it handed'
+                || ' them over: CALL insta_ids.move_abort(%s, %s, %L, take_back => true).',
+                moving.from_node, moving.first, moving.last, moving.from_node);
     END IF;
 END
 $$;

@@ -192,3 +192,110 @@ fn neighbours_become_one_range_where_they_move_together() {
     }
     assert_eq!(texts(&mut a, "SELECT code FROM insta_ids.check_fleet() WHERE code LIKE '%map'"), [""; 0]);
 }
+
+/// Two versions of the nodes as one map, in which each node is as it was changed last.
+#[test]
+fn the_newest_address_of_each_node_counts() {
+    let servers = ["a", "b", "c"].map(|node| Cluster::with(&format!("addressed_{node}"), &settings(node)));
+    let mut clients = servers.each_ref().map(Cluster::connect);
+    for client in &mut clients {
+        client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    }
+    clients[0]
+        .batch_execute(
+            "SELECT insta_ids.init(64);
+             SELECT insta_ids.add_node(n, 'host=' || n) FROM unnest('{a, b, c, d}'::name[]) n;
+             SELECT insta_ids.assign(0, 63, 'a')",
+        )
+        .unwrap();
+    let tell = |clients: &mut [Client; 3], from: usize, to: usize| {
+        let map = shard_map(&mut clients[from]);
+        clients[to].execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
+    };
+    for (from, to) in [(0, 1), (0, 2)] {
+        tell(&mut clients, from, to);
+    }
+    // Two nodes fail over at the same time, a third server changes other things more often, and drops a node.
+    clients[0].batch_execute("SELECT insta_ids.add_node('a', 'host=a2')").unwrap();
+    clients[1].batch_execute("SELECT insta_ids.add_node('b', 'host=b2')").unwrap();
+    for weight in 2..9 {
+        clients[2]
+            .batch_execute(&format!("SELECT insta_ids.add_node('c', 'host=c', weight => {weight})"))
+            .unwrap();
+    }
+    clients[2].batch_execute("SELECT insta_ids.drop_node('d')").unwrap();
+    for (from, to) in [(1, 2), (0, 1), (1, 0), (0, 2), (2, 1), (1, 0)] {
+        tell(&mut clients, from, to);
+    }
+    let maps = clients.each_mut().map(shard_map);
+    assert_eq!(maps[0], maps[1]);
+    assert_eq!(maps[0], maps[2]);
+    let nodes = "SELECT concat_ws(' ', node, dsn, weight) FROM insta_ids_internal.node ORDER BY node";
+    assert_eq!(texts(&mut clients[0], nodes), ["a host=a2 1", "b host=b2 1", "c host=c 8"]);
+
+    // A node that was dropped can come back, and a map that has not heard of that takes nothing away.
+    clients[1].batch_execute("SELECT insta_ids.add_node('d', 'host=d2')").unwrap();
+    for (from, to) in [(0, 1), (1, 0), (1, 2)] {
+        tell(&mut clients, from, to);
+    }
+    for client in &mut clients {
+        assert_eq!(texts(client, nodes)[3], "d host=d2 1");
+    }
+
+    // What contradicts is not merged, and says who can decide.
+    clients[0].batch_execute("SELECT insta_ids.add_node('d', 'host=d3')").unwrap();
+    clients[1].batch_execute("SELECT insta_ids.drop_node('d')").unwrap();
+    let map = shard_map(&mut clients[0]);
+    let error = refused(&mut clients[1], &format!("SELECT insta_ids.apply_map('{map}')"));
+    assert_eq!(error.message(), "maps contradict each other about node \"d\"");
+    let here = "SELECT insta_ids.add_node('d', 'host=d3', 3, 1)";
+    let hint = format!("If it is as here, there: SELECT insta_ids.drop_node('d'). If not, here: {here}.");
+    assert_eq!(error.hint(), Some(&*hint));
+    clients[1].batch_execute(here).unwrap();
+    tell(&mut clients, 0, 1);
+    tell(&mut clients, 1, 0);
+    assert_eq!(texts(&mut clients[0], nodes)[3], "d host=d3 1");
+
+    clients[0].batch_execute("SELECT insta_ids.add_node('e', 'host=e')").unwrap();
+    clients[1].batch_execute("SELECT insta_ids.add_node('f', 'host=f')").unwrap();
+    let map = shard_map(&mut clients[0]);
+    let error = refused(&mut clients[1], &format!("SELECT insta_ids.apply_map('{map}')"));
+    assert_eq!(error.message(), "nodes \"e\" and \"f\" have the same number 4");
+    clients[1].batch_execute("SELECT insta_ids.add_node('f', 'host=f', 5)").unwrap();
+    tell(&mut clients, 0, 1);
+}
+
+/// Nodes as one map, whatever the order in which maps are merged.
+#[test]
+fn nodes_are_merged_in_any_order() {
+    let cluster = Cluster::start("merging_nodes");
+    let mut client = cluster.connect();
+    let mut chance = Chance::from_seed(12);
+    let mut merge = |one: &str, other: &str| -> String {
+        let merge = "SELECT insta_ids_internal.merge_nodes($1::text::jsonb, $2::text::jsonb)::text";
+        client.query_one(merge, &[&one, &other]).unwrap().get(0)
+    };
+    let nodes = |chance: &mut Chance| {
+        let (mut nodes, mut dropped) = (Vec::new(), Vec::new());
+        for node in 0..6 {
+            // Each version changes a node in one way, on all servers.
+            let version = chance.below(9);
+            match (version + node) % 3 {
+                0 => dropped.push(format!(r#"{{"node": "n{node}", "version": {version}}}"#)),
+                1 => nodes.push(format!(
+                    r#"{{"node": "n{node}", "version": {version}, "dsn": "host=h{version}", "ord": {node}, "weight": 1}}"#
+                )),
+                _ => (),
+            }
+        }
+        format!(r#"{{"nodes": [{}], "dropped_nodes": [{}]}}"#, nodes.join(", "), dropped.join(", "))
+    };
+    for _ in 0..200 {
+        let [a, b, c] = [(); 3].map(|()| nodes(&mut chance));
+        let ab = merge(&a, &b);
+        assert_eq!(merge(&b, &a), ab, "{a} and {b}");
+        assert_eq!(merge(&ab, &a), ab, "{a} and {b}");
+        let bc = merge(&b, &c);
+        assert_eq!(merge(&ab, &c), merge(&a, &bc), "{a}, {b} and {c}");
+    }
+}

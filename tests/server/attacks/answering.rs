@@ -114,7 +114,7 @@ fn versions_of_maps_are_bounded() {
     let map = shard_map(&mut a);
     let version = "SELECT version FROM insta_ids_internal.map";
     let before = count(&mut b, version);
-    for path in ["{version}", "{nodes_version}", "{ranges,0,3}"] {
+    for path in ["{version}", "{nodes,0,version}", "{ranges,0,3}"] {
         for number in ["9223372036854775807", "9223372036854775806", "-1", "1e18"] {
             let applied = format!("SELECT insta_ids.apply_map(jsonb_set('{map}', '{path}', '{number}'))");
             let error = refused(&mut b, &applied);

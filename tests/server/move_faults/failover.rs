@@ -5,7 +5,7 @@ use super::{ABORT, CALL, INSERT, check_ended};
 use postgres::Client;
 use std::thread;
 use std::time::Duration;
-use support::pair::{Move, Pair, STEPS, before};
+use support::pair::{Move, Pair, STEPS, before, shard_map};
 use support::{count, refused, texts, within};
 
 /// A standby without the fence could take writes when it is promoted, so the move waits for it.
@@ -246,4 +246,110 @@ fn the_target_fails_over_at_every_step() {
         check_resolved(&pair);
         assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 2, "{step}");
     }
+}
+
+/// A target that is lost after the move, and its promoted standby, which has what came before the step `known`. Also returns the
+/// last id that the target gave.
+fn lost_target(name: &str, known: &str) -> (Pair, Client, Client, i64) {
+    let mut pair = Pair::start(name);
+    let standby = pair.b.standby(&format!("{name}_of_b"));
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(before(known));
+    let flushed = texts(&mut b, "SELECT pg_current_wal_flush_lsn()::text").remove(0);
+    let replays = format!("SELECT count(*) FROM pg_last_wal_replay_lsn() l WHERE l >= '{flushed}'");
+    within(Duration::from_secs(20), || count(&mut standby.connect(), &replays) == 1);
+    standby.stop();
+    moving.steps(&STEPS[before(known).len()..]);
+    b.batch_execute("SELECT insta_ids_internal.move_finish('insta_ids_2_2')").unwrap();
+    let lost = count(&mut b, "INSERT INTO insta2.photos DEFAULT VALUES RETURNING id");
+    pair.b.stop_immediately();
+    standby.up();
+    standby.promote();
+    let dsn = format!("host={} user=postgres dbname=postgres", standby.socket.display());
+    pair.b = standby;
+    let mut b = pair.b.connect();
+    b.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut a)]).unwrap();
+    b.execute("SELECT insta_ids.add_node('b', $1)", &[&dsn]).unwrap();
+    a.execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&shard_map(&mut b)]).unwrap();
+    (pair, a, b, lost)
+}
+
+const TAKE_BACK: &str = "CALL insta_ids.move_abort(2, 2, 'a', take_back => true)";
+
+/// A target that has lost a shard gives it back, whatever its standby has of the move. The source has the rows of the hand-over, and
+/// repeats no id that the target gave.
+#[test]
+fn the_source_takes_back_what_the_target_has_lost() {
+    for (n, known) in ["offer", "slot", "hand over"].into_iter().enumerate() {
+        let (pair, mut a, mut b, lost) = lost_target(&format!("lost{n}"), known);
+        let found = "SELECT object FROM insta_ids.check_fleet() WHERE code = 'open_nowhere'";
+        assert_eq!(texts(&mut a, found), ["shard 2"], "{known}");
+        if known != "offer" {
+            for call in [CALL, ABORT] {
+                let error = refused(&mut b, call);
+                let hint = format!(
+                    "If the rows that were written since are lost for good, node \"a\" can take the shards back as it handed them over: {TAKE_BACK}."
+                );
+                assert_eq!(
+                    said(&error),
+                    ("node \"a\" has let go of shards from 2 to 2", Some(&*hint)),
+                    "{known}"
+                );
+            }
+        }
+        b.batch_execute(TAKE_BACK).unwrap();
+        let error = refused(&mut b, TAKE_BACK);
+        assert_eq!(
+            error.message(),
+            "no shard from 2 to 2 has moved from node \"a\" to node \"b\"",
+            "{known}"
+        );
+        check_ended(&pair);
+        assert!(count(&mut a, "INSERT INTO insta2.photos DEFAULT VALUES RETURNING id") > lost, "{known}");
+        assert_eq!(count(&mut a, "SELECT count(*) FROM insta2.photos"), 2, "{known}");
+        assert_eq!(
+            texts(&mut a, "SELECT state || ' ' || applied FROM insta_ids.shards WHERE shard = 2"),
+            ["active 1"]
+        );
+        let on = "SELECT node::text FROM insta_ids.map WHERE 2 BETWEEN first AND last";
+        assert_eq!(texts(&mut b, on), ["a"], "{known}");
+        let errors =
+            "SELECT code FROM insta_ids.check_fleet() WHERE severity = 'error' OR code = 'open_nowhere'";
+        assert_eq!(texts(&mut a, errors), [""; 0], "{known}");
+        b.batch_execute(CALL).unwrap();
+        check_resolved(&pair);
+        assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 3, "{known}");
+    }
+}
+
+/// What is not lost is not taken back: the target has the shard, or has given it away, or the rows of the source are gone.
+#[test]
+fn only_what_is_lost_is_taken_back() {
+    let pair = Pair::start("not_lost");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(before("finish"));
+    let error = refused(&mut b, TAKE_BACK);
+    assert_eq!(error.message(), "shards from 2 to 2 are already on this node");
+    b.batch_execute(CALL).unwrap();
+    let error = refused(&mut b, TAKE_BACK);
+    assert_eq!(error.message(), "this server has shard 2, or had it and gave it away");
+    for back in ["SELECT insta_ids.drop_shard(2)", "CALL insta_ids.move_shards(2, 2, 'b')"] {
+        a.batch_execute(back).unwrap();
+    }
+    let error = refused(&mut b, TAKE_BACK);
+    assert_eq!(error.message(), "this server has shard 2, or had it and gave it away");
+
+    // A move that is open is aborted, as without the argument.
+    b.batch_execute("SELECT insta_ids.drop_shard(2)").unwrap();
+    Move::of(&pair, 2, 2).steps(before("copied"));
+    b.batch_execute(TAKE_BACK).unwrap();
+    a.batch_execute(INSERT).unwrap();
+    check_ended(&pair);
+
+    let (_pair, mut a, mut b, _) = lost_target("dropped_there", "hand over");
+    a.batch_execute("DROP SCHEMA insta2__moved CASCADE").unwrap();
+    assert_eq!(refused(&mut b, TAKE_BACK).message(), "what node \"a\" had of shard 2 was dropped");
 }

@@ -1,5 +1,7 @@
 //! A move ends in one way, on both servers.
 
+use std::thread;
+
 use super::FENCED;
 use support::pair::{Move, Pair, STEPS, before, shard_map};
 use support::{count, refused, texts};
@@ -216,4 +218,22 @@ fn a_source_without_its_name_still_refuses_what_has_left() {
     let mut a = pair.a.connect();
     assert_eq!(refused(&mut a, "SELECT insta2__moved.next_id()").code(), FENCED);
     a.batch_execute("SELECT insta3.next_id()").unwrap();
+}
+
+/// Sessions that abort a move at the same time all succeed. Then the move can begin again.
+#[test]
+fn aborts_at_the_same_time_end_a_move() {
+    let pair = Pair::start("aborts");
+    for round in 0..6 {
+        Move::of(&pair, 2, 2).steps(before(["fence", "copied", "slot"][round % 3]));
+        thread::scope(|scope| {
+            let abort = || pair.b.connect().batch_execute("CALL insta_ids.move_abort(2, 2, 'a')");
+            let calls = [(); 4].map(|()| scope.spawn(abort));
+            for call in calls {
+                call.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(count(&mut pair.b.connect(), "SELECT count(*) FROM insta_ids.moves"), 0);
+        pair.a.connect().batch_execute("INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+    }
 }

@@ -569,7 +569,7 @@ fn a_shard_with_older_ids_comes_back() {
         expected.push(write());
         assert_eq!(ids(client, posts), expected, "{way}");
         assert!(expected.is_sorted_by(|one, next| one < next), "{way}");
-        let error = refused(client, "INSERT INTO insta5.posts VALUES (id_min(now()))");
+        let error = refused(client, "INSERT INTO insta5.posts VALUES (ids.id_min(now()))");
         assert_eq!(error.code(), &SqlState::CHECK_VIOLATION, "{way}");
         // The age of the shard is not that of the older ids.
         assert_eq!(
@@ -615,7 +615,7 @@ fn a_shard_with_older_ids_comes_back() {
     }
     client
         .batch_execute(
-            "ALTER TABLE insta5.posts DROP CONSTRAINT posts_id_check; INSERT INTO insta5.posts VALUES (id_min(now()))",
+            "ALTER TABLE insta5.posts DROP CONSTRAINT posts_id_check; INSERT INTO insta5.posts VALUES (ids.id_min(now()))",
         )
         .unwrap();
     let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5)");
