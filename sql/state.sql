@@ -174,8 +174,11 @@ CREATE TABLE insta_ids_internal.departed_shard (
     schema name,
     to_node name NOT NULL,
     at timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    -- When the shard was created, and the migrations that were applied to it.
+    -- The version of the map in which it was assigned to that node.
+    version bigint,
+    -- What take_back needs: of the shard's row, and the migrations that were applied to it.
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    is_pinned boolean NOT NULL DEFAULT false,
     migrations integer[] NOT NULL DEFAULT '{}'
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.departed_shard', '');
@@ -319,9 +322,12 @@ CREATE TYPE insta_ids_internal.node_report AS (
 CREATE TYPE insta_ids_internal.migration_digest AS (name text, digest text);
 CREATE TYPE insta_ids_internal.node_check AS (
     map jsonb, version insta_ids_internal.count, slot insta_ids_internal.count, slots insta_ids_internal.count, findings insta_ids.finding[],
-    open insta_ids_internal.shard_number[], closed insta_ids_internal.shard_number[],
+    open insta_ids_internal.shard_number[], closed insta_ids_internal.shard_number[], departed insta_ids_internal.shard_number[],
     migrations insta_ids_internal.migration_digest[]);
 CREATE TYPE insta_ids_internal.node_move AS (first integer, last integer, from_node name, to_node name);
 CREATE TYPE insta_ids_internal.node_moves AS (moves insta_ids_internal.node_move[]);
+CREATE TYPE insta_ids_internal.node_shards AS (
+    map jsonb, open insta_ids_internal.shard_number[], arriving insta_ids_internal.shard_number[],
+    departed insta_ids_internal.shard_number[]);
 CREATE TYPE insta_ids_internal.node_departed AS (shards insta_ids_internal.shard_number[]);
 CREATE TYPE insta_ids_internal.node_migrations AS (migrations jsonb);

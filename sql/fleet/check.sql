@@ -16,7 +16,8 @@ BEGIN
             || ' ''slot'', split_part(insta_ids.writer_slot(), ''/'', 1), ''slots'', split_part(insta_ids.writer_slot(), ''/'', 2),'
             || ' ''findings'', (SELECT jsonb_agg(f) FROM insta_ids.check() f),'
             || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''active'', ''moving'')),'
-            || ' ''closed'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''fenced'', ''arriving'', ''moved'')),'
+            || ' ''closed'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s WHERE s.state IN (''fenced'', ''arriving'')),'
+            || ' ''departed'', (SELECT jsonb_agg(d.shard) FROM insta_ids_internal.departed_shard d),'
             || ' ''migrations'', (SELECT jsonb_agg(jsonb_build_object(''name'', m.name, ''digest'', encode(sha256(convert_to('
             || 'ROW(m.number, m.ddl, m.transactional, m.check_ids, extract(epoch FROM m.ids_since))::text, ''UTF8'')), ''hex'')))'
             || ' FROM insta_ids_internal.migration m))'
@@ -47,20 +48,29 @@ BEGIN
     FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
     GROUP BY o.shard HAVING count(*) > 1 ORDER BY o.shard::integer;
 
-    -- A node that did not answer may have the shard open.
+    SELECT (a.value -> 'version')::bigint, a.key INTO newest, newest_on
+    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
+    -- A node that did not answer, or that this map does not have, may have the shard open.
     RETURN QUERY
-    WITH open AS MATERIALIZED (
-        SELECT o.shard FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
-    )
-    SELECT min(a.key)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
-           format('No node accepts writes to it. It is fenced on %s, or has left.', string_agg(quote_ident(a.key), ' and ' ORDER BY a.key)),
-           format('See insta_ids.moves there. Without a move, if it is fenced: SELECT insta_ids.unfence(%1$s). If it has left, and the other'
-               || ' node has lost it, there: CALL insta_ids.move_abort(%1$s, %1$s, ..., take_back => true)', c.shard)
-    FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'closed', 'null')) c (shard)
-    WHERE all_answered AND c.shard NOT IN (SELECT o.shard FROM open o)
-        AND c.shard::integer < (SELECT g.shards FROM insta_ids_internal.config g)
-    GROUP BY c.shard
-    ORDER BY c.shard::integer;
+    SELECT min(c.node)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
+           'No node accepts writes to it.' || concat(
+               ' It is fenced on ' || string_agg(quote_ident(c.node), ' and ' ORDER BY c.node) FILTER (WHERE c.is_fenced) || '.',
+               ' It has left ' || string_agg(quote_ident(c.node), ' and ' ORDER BY c.node) FILTER (WHERE NOT c.is_fenced) || '.'),
+           'See insta_ids.moves there.' || CASE
+               WHEN bool_and(c.is_fenced) THEN format(' Without a move: SELECT insta_ids.unfence(%s)', c.shard)
+               ELSE format(' If node %1$I has lost it, there: CALL insta_ids.move_abort(%2$s, %2$s, <node that it has left>, take_back => true),'
+                   || ' or the same for all shards of the move', min(p.node), c.shard) END
+    FROM (
+        SELECT a.key AS node, s.shard::integer AS shard, k.list = 'closed' AS is_fenced
+        FROM jsonb_each(answers) a CROSS JOIN unnest('{closed,departed}'::text[]) k (list),
+            jsonb_array_elements_text(nullif(a.value -> k.list, 'null')) s (shard)
+    ) c
+    LEFT JOIN insta_ids_internal.placements(answers -> newest_on -> 'map' -> 'ranges') p ON p.shard = c.shard
+    WHERE all_answered AND answers ? coalesce(p.node::text, c.node) AND c.shard < (SELECT g.shards FROM insta_ids_internal.config g)
+        AND NOT EXISTS (
+            SELECT FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
+            WHERE o.shard::integer = c.shard)
+    GROUP BY c.shard ORDER BY c.shard;
 
     -- Each node is compared with the first one.
     RETURN QUERY
@@ -87,8 +97,6 @@ BEGIN
     WHERE n.node <> f.node
     GROUP BY n.node, f.node ORDER BY n.node;
 
-    SELECT (a.value -> 'version')::bigint, a.key INTO newest, newest_on
-    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
     RETURN QUERY
     SELECT a.key::name, CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
            CASE v.version WHEN newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),

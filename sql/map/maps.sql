@@ -154,6 +154,16 @@ BEGIN
             DETAIL = 'Each range must have a first and a last shard, a node and a version; each node a name, a connection string,'
                 || ' a number, a weight and a version; each dropped node a name and a version.';
     END IF;
+    IF EXISTS (
+        SELECT FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n WHERE n -> 'version' > map -> 'version'
+        UNION ALL
+        SELECT FROM insta_ids_internal.read_assignments(map -> 'ranges') r WHERE to_jsonb(r.version) > map -> 'version')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'map has a newer version inside than its own',
+            HINT = 'Take it from insta_ids.shard_map().';
+    END IF;
     PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
     PERFORM insta_ids_internal.require_map_version(v.version)
     FROM (
@@ -261,11 +271,11 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.require_own_map(map);
     ours := insta_ids.shard_map();
-    PERFORM insta_ids_internal.require_no_conflict(ours, map);
     own := ours -> 'version';
     their := map -> 'version';
     ours := insta_ids_internal.merge_maps(ours, ours);
     theirs := insta_ids_internal.merge_maps(map, map);
+    PERFORM insta_ids_internal.require_no_conflict(ours, theirs);
     merged := insta_ids_internal.merge_maps(ours, theirs);
     IF merged -> 'nodes' <> ours -> 'nodes' OR merged -> 'dropped_nodes' <> ours -> 'dropped_nodes' THEN
         DELETE FROM insta_ids_internal.node;
@@ -275,8 +285,12 @@ BEGIN
         INSERT INTO insta_ids_internal.dropped_node
         SELECT d.* FROM jsonb_populate_recordset(NULL::insta_ids_internal.dropped_node, merged -> 'dropped_nodes') d;
     END IF;
-    IF merged -> 'ranges' <> ours -> 'ranges' THEN
+    IF merged <> ours THEN
         PERFORM insta_ids_internal.require_node(r.node) FROM insta_ids_internal.read_assignments(merged -> 'ranges') r;
+        PERFORM insta_ids_internal.require_node(n.node)
+        FROM insta_ids_internal.move m CROSS JOIN LATERAL (VALUES (m.from_node), (m.to_node)) n (node);
+    END IF;
+    IF merged -> 'ranges' <> ours -> 'ranges' THEN
         PERFORM insta_ids_internal.set_assignments(merged -> 'ranges');
     END IF;
     INSERT INTO insta_ids_internal.map AS m (version)

@@ -29,26 +29,8 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shard %s has moved to node "%s"', shard, node),
-            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids_internal.departed_shard WHERE shard = %s.', shard);
-    END IF;
-END
-$$;
-
--- Raises an error if the map has a shard of this range on a third node.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_on_either(first integer, last integer, node name, other name) RETURNS void
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    third insta_ids_internal.assignment;
-BEGIN
-    SELECT * INTO third FROM insta_ids_internal.assignment a
-    WHERE a.first <= require_on_either.last AND a.last >= require_on_either.first AND a.node NOT IN (require_on_either.node, other)
-    ORDER BY a.first LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s is on node "%s"', greatest(third.first, require_on_either.first), third.node),
-            DETAIL = format('The map has it neither on node "%s" nor on node "%s".', node, other);
+            HINT = format('It comes back by a move. If its rows are lost for good:'
+                || ' DELETE FROM insta_ids_internal.departed_shard WHERE shard = %s.', shard);
     END IF;
 END
 $$;
@@ -106,8 +88,11 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shard %s has moved to node "%s"', left_here.shard, left_here.to_node),
             DETAIL = format('The map would have it on node "%s" again, which is this one.', here),
-            HINT = format('It comes back by a move. If that node is lost for good: DELETE FROM insta_ids_internal.departed_shard WHERE shard = %s.',
-                left_here.shard);
+            HINT = CASE
+                WHEN left_here.schema IS NULL THEN format('It comes back by a move. If its rows are lost for good:'
+                    || ' DELETE FROM insta_ids_internal.departed_shard WHERE shard = %s.', left_here.shard)
+                ELSE format('It comes back by a move. If node "%1$s" has lost it, there:'
+                    || ' CALL insta_ids.move_abort(%2$s, %2$s, %3$L, take_back => true).', left_here.to_node, left_here.shard, here) END;
     END IF;
     SELECT s.shard, p.node INTO taken
     FROM insta_ids_internal.shard s LEFT JOIN insta_ids_internal.placements(ranges) p ON p.shard = s.shard

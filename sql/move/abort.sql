@@ -1,11 +1,12 @@
 -- Moves, on the target: a move is aborted.
 
--- Connects to the source, and returns the move of a range that move_abort() can end: its id, and whether it is open on the source.
--- The id is NULL if neither server has such a move. Raises an error if the move cannot be ended here any more. With `take_back`,
--- this server may have lost that the shards were handed over to it, and `has_left` says whether they have left the source.
+-- Connects to the source, and returns the move of a range that move_abort() can end: its id, whether it is known here, and whether it
+-- is open on the source. The id is NULL if neither server has such a move. Raises an error if the move cannot be ended here any
+-- more. With `take_back`, this server may have lost that the shards were handed over to it, and `has_left` says whether they may have
+-- left the source.
 CREATE OR REPLACE FUNCTION insta_ids_internal.find_move_to_abort(
         first integer, last integer, from_node name, take_back boolean,
-        OUT name name, OUT id uuid, OUT source name, OUT is_open_there boolean, OUT has_left boolean)
+        OUT name name, OUT id uuid, OUT source name, OUT is_here boolean, OUT is_open_there boolean, OUT has_left boolean)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -13,12 +14,18 @@ DECLARE
     moving insta_ids_internal.move;
     there jsonb;
 BEGIN
+    IF num_nulls(first, last, take_back) > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_abort but from_node can be NULL';
+    END IF;
     name := format('insta_ids_%s_%s', first, last);
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = find_move_to_abort.name;
-    IF FOUND THEN
+    is_here := FOUND;
+    IF is_here THEN
         PERFORM insta_ids_internal.require_own_move(moving);
     ELSIF from_node IS NULL THEN
         PERFORM insta_ids_internal.open_move(name);
+    ELSIF take_back THEN
+        PERFORM insta_ids_internal.require_not_moving(first, last);
     END IF;
     source := coalesce(moving.from_node, from_node);
     IF source <> here AND moving.step IS DISTINCT FROM 'handed over' THEN
@@ -26,13 +33,13 @@ BEGIN
         there := insta_ids_internal.state_there(name, moving.id);
         id := coalesce(moving.id, (there ->> 'id')::uuid);
     END IF;
-    IF coalesce(moving.to_node, there ->> 'to_node') <> here THEN
+    IF coalesce(moving.to_node, there ->> 'to_node') <> here OR source = here AND take_back THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s do not come to this server by that move', first, last),
             HINT = format('Call insta_ids.move_abort(%s, %s, %L) on node "%s".', first, last, source,
-                coalesce(moving.to_node, there ->> 'to_node'));
-    ELSIF moving.step = 'handed over' OR insta_ids_internal.outcome_of_move(id) = 'handed over' AND moving.id IS NULL THEN
+                coalesce(moving.to_node, there ->> 'to_node', '...'));
+    ELSIF moving.step = 'handed over' OR insta_ids_internal.outcome_of_move(id) = 'handed over' AND NOT is_here THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shards from %s to %s are already on this node', first, last),
@@ -40,57 +47,102 @@ BEGIN
     END IF;
     -- The source may have withdrawn the move already, and may have a new one of this name.
     is_open_there := coalesce(there ->> 'id' = id::text, false);
-    has_left := take_back AND NOT is_open_there AND (moving.id IS NULL OR there ->> 'outcome' = 'handed over');
-    IF has_left THEN
-        PERFORM insta_ids_internal.require_lost(first, last, source, moving.shards);
-    ELSIF moving.id IS NOT NULL THEN
+    has_left := take_back AND NOT is_open_there AND (NOT is_here OR there ->> 'outcome' = 'handed over');
+    IF is_here AND NOT has_left THEN
         PERFORM insta_ids_internal.require_not_left(moving, there);
+    ELSIF take_back AND is_open_there AND NOT is_here THEN
+        -- The source waits for the word of a target that does not know the move.
+        PERFORM insta_ids_internal.require_lost(first, last, source,
+            ARRAY(SELECT s::integer FROM jsonb_array_elements_text(there -> 'shards') s));
     END IF;
 END
 $$;
 
--- Raises an error unless this server has lost the shards of a range that a source has handed over to it: it has no shard but the
--- copies of a move, and none has moved on.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_lost(first integer, last integer, source name, copies integer[]) RETURNS void
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Asks all nodes, and raises an error unless all answer and none but the source has one of these shards: those of a range that have left
+-- the source for this server, by default. This server may have copies. Returns the ranges of all their maps as one, and the
+-- highest of their versions.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_lost(
+        first integer, last integer, source name, shards integer[] DEFAULT NULL, OUT ranges jsonb, OUT version bigint)
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    present integer;
+    answers jsonb := '{}';
+    merged jsonb;
+    asked record;
+    other record;
 BEGIN
-    PERFORM insta_ids_internal.require_on_either(first, last, source, insta_ids_internal.require_own_node());
-    SELECT min(s.shard) INTO present FROM (
-        SELECT shard FROM insta_ids_internal.shard UNION SELECT shard FROM insta_ids_internal.departed_shard
-    ) s
-    WHERE s.shard BETWEEN first AND last AND s.shard <> ALL (coalesce(copies, '{}'));
-    IF present IS NOT NULL THEN
+    FOR asked IN
+        SELECT * FROM insta_ids_internal.ask_fleet(format('SELECT jsonb_build_object(''map'', insta_ids.shard_map(),'
+            || ' ''open'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s'
+            || ' WHERE s.shard BETWEEN %1$s AND %2$s AND s.state IN (''active'', ''moving'', ''fenced'')),'
+            || ' ''arriving'', (SELECT jsonb_agg(s.shard) FROM insta_ids_internal.shards s'
+            || ' WHERE s.shard BETWEEN %1$s AND %2$s AND s.state = ''arriving'' AND insta_ids.this_node() <> %3$L),'
+            || ' ''departed'', (SELECT jsonb_agg(d.shard) FROM insta_ids_internal.departed_shard d'
+            || ' WHERE d.shard BETWEEN %1$s AND %2$s AND d.to_node = %3$L))', first, last, insta_ids_internal.require_own_node()),
+            NULL::insta_ids_internal.node_shards)
+    LOOP
+        IF asked.reason IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('node "%s" does not say whether it has shards from %s to %s', asked.node, first, last),
+                DETAIL = asked.reason,
+                HINT = 'Each node must answer. Correct that, or take the node from the map by insta_ids.drop_node() if it is gone for good.';
+        END IF;
+        PERFORM insta_ids_internal.require_own_map((asked.answer).map);
+        answers := answers || jsonb_build_object(asked.node, asked.answer);
+        merged := insta_ids_internal.merge_maps(coalesce(merged, (asked.answer).map), (asked.answer).map);
+        version := greatest(version, ((asked.answer).map ->> 'version')::bigint);
+    END LOOP;
+    SELECT n.node INTO other FROM jsonb_to_recordset(merged -> 'nodes') n (node text) WHERE NOT answers ? n.node LIMIT 1;
+    IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('this server has shard %s, or had it and gave it away', present),
-            DETAIL = format('Node "%s" takes back only what is lost.', source),
-            HINT = format('To bring it there, call on that node: CALL insta_ids.move_shards(%1$s, %1$s, %2$L).',
-                present, insta_ids.this_node());
+            MESSAGE = format('node "%s" is not on the map of this server', other.node),
+            DETAIL = 'It was not asked whether it has the shards.',
+            HINT = 'Apply the map of another node here, and call again.';
     END IF;
+    SELECT a.key AS node, o.shard INTO other
+    FROM jsonb_each(answers) a CROSS JOIN unnest('{open,arriving}'::text[]) k (list)
+    CROSS JOIN jsonb_array_elements(nullif(a.value -> k.list, 'null')) o (shard)
+    WHERE a.key <> source AND o.shard <@ coalesce(to_jsonb(shards), nullif(answers -> source::text -> 'departed', 'null'), '[]')
+    ORDER BY o.shard LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('shard %s is on node "%s"', other.shard, other.node),
+            DETAIL = format('Node "%s" takes back only what is lost.', source),
+            HINT = format('To bring it there, call on that node: CALL insta_ids.move_shards(%1$s, %1$s, %2$L).', other.shard, other.node);
+    END IF;
+    ranges := merged -> 'ranges';
 END
 $$;
 
--- Has the connected source take back what it has handed over, and takes over its map.
-CREATE OR REPLACE FUNCTION insta_ids_internal.return_there(first integer, last integer) RETURNS void
+-- Has the connected source take back what it has handed over, and takes over its map. No move begins or ends here meanwhile. If this
+-- session ends while the source waits for a lock, the source does nothing.
+CREATE OR REPLACE FUNCTION insta_ids_internal.return_lost(first integer, last integer, source name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    lost record;
+    answer jsonb;
 BEGIN
-    PERFORM insta_ids.apply_map(insta_ids_internal.ask_node(format('SELECT insta_ids_internal.take_back(%s, %s, %L, %L, %s)',
-        first, last, insta_ids_internal.require_own_node(),
-        (SELECT greatest(clock_timestamp(), c.lease) + interval '1 ms' FROM insta_ids.clock() c),
-        insta_ids_internal.next_map_version())));
+    LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
+    SELECT * INTO lost FROM insta_ids_internal.require_lost(first, last, source);
+    answer := insta_ids_internal.ask_node(format('SET lock_timeout = ''10s''; SET client_connection_check_interval = ''1s'';'
+        || ' SELECT insta_ids_internal.take_back(%s, %s, %L, %L, %L, %s)', first, last, insta_ids_internal.require_own_node(),
+        (SELECT greatest(clock_timestamp(), c.lease) + interval '1 ms' FROM insta_ids.clock() c), lost.ranges, lost.version));
+    RAISE NOTICE 'move_abort: node "%" has taken back % shards', source, answer ->> 'shards';
+    PERFORM insta_ids.apply_map(answer -> 'map');
 END
 $$;
 
--- Has the connected source withdraw a move that was cancelled here.
-CREATE OR REPLACE FUNCTION insta_ids_internal.withdraw_there(move name, cancellation jsonb) RETURNS void
+-- Has the connected source withdraw a move that was cancelled here. If `is_lost`, this server need not have known the move.
+CREATE OR REPLACE FUNCTION insta_ids_internal.withdraw_there(move name, cancellation jsonb, is_lost boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.call_node(format('move_withdraw(%L, %L)', move, cancellation));
+    PERFORM insta_ids_internal.call_node(format('move_withdraw(%L, %L)', move,
+        cancellation || CASE WHEN is_lost THEN '{"was_known": true}' ELSE '{}' END::jsonb));
 END
 $$;
 
@@ -103,25 +155,28 @@ DECLARE
     move pg_catalog.name;
     id pg_catalog.uuid;
     source pg_catalog.name;
+    is_here boolean;
     is_open_there boolean;
     has_left boolean;
     cancellation pg_catalog.jsonb;
 BEGIN
     CALL insta_ids_internal.new_transaction();
-    SELECT * INTO move, id, source, is_open_there, has_left
+    SELECT * INTO move, id, source, is_here, is_open_there, has_left
     FROM insta_ids_internal.find_move_to_abort(first, last, from_node, take_back);
-    IF id IS NOT NULL THEN
+    IF has_left THEN
+        -- Before the copies are dropped: the source may refuse.
+        PERFORM insta_ids_internal.return_lost(first, last, source);
+        CALL insta_ids_internal.new_transaction();
+    END IF;
+    IF is_here OR id IS NOT NULL AND NOT has_left THEN
         cancellation := insta_ids_internal.move_cancel(move, id);
         -- After this commit, the shards cannot be taken over any more.
         CALL insta_ids_internal.new_transaction();
     END IF;
     IF is_open_there THEN
-        PERFORM insta_ids_internal.withdraw_there(move, cancellation);
+        PERFORM insta_ids_internal.withdraw_there(move, cancellation, take_back);
     ELSIF has_left THEN
-        PERFORM insta_ids_internal.return_there(first, last);
-        CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.share_map();
-        RAISE NOTICE 'move_abort: node "%" has taken the shards back', source;
     END IF;
     PERFORM insta_ids_internal.disconnect_node(), pg_catalog.set_config('search_path', path, true);
 END

@@ -77,8 +77,9 @@ BEGIN
     LOOP
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', schema, kept);
     END LOOP;
-    INSERT INTO insta_ids_internal.departed_shard (shard, schema, to_node, created_at, migrations)
-    SELECT s.shard, insta_ids_internal.departed_schema(s.shard, (insta_ids_internal.require_config()).prefix), moving.to_node, s.created_at,
+    INSERT INTO insta_ids_internal.departed_shard (shard, schema, to_node, version, created_at, is_pinned, migrations)
+    SELECT s.shard, insta_ids_internal.departed_schema(s.shard, (insta_ids_internal.require_config()).prefix), moving.to_node,
+           (SELECT a.version FROM insta_ids_internal.assignment a WHERE s.shard BETWEEN a.first AND a.last), s.created_at, s.is_pinned,
            ARRAY(SELECT m.migration FROM insta_ids_internal.shard_migration m WHERE m.shard = s.shard AND m.message IS NULL ORDER BY 1)
     FROM insta_ids_internal.shard s WHERE s.shard = ANY (moving.shards);
     DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = ANY (moving.shards);
@@ -144,48 +145,62 @@ END
 $$;
 
 -- Takes back the shards of this range that have moved to a node, with the rows of the hand-over. The target, which has lost them,
--- calls it. `until` is the time that ids have reached there, and `version` that of its map. Returns the map. Raises an error
--- if what is left of a shard was dropped, or if the shard belongs to a third node.
-CREATE OR REPLACE FUNCTION insta_ids_internal.take_back(first integer, last integer, from_node name, until timestamptz, version bigint)
+-- calls it. `until` is the time that ids have reached there; `ranges` and `version` are of the maps of all nodes. Returns the map, and how
+-- many shards there are. Raises an error if what is left of a shard was dropped, or if the shard was assigned again since it left.
+CREATE OR REPLACE FUNCTION insta_ids_internal.take_back(
+        first integer, last integer, from_node name, until timestamptz, ranges jsonb, version bigint)
     RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     here CONSTANT name := insta_ids_internal.require_own_node();
     returned insta_ids_internal.departed_shard[];
-    next insta_ids_internal.departed_shard;
+    next record;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably();
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
-    PERFORM insta_ids_internal.require_not_moving(first, last), insta_ids_internal.require_map_version(version),
-        insta_ids_internal.require_on_either(first, last, here, from_node);
+    -- Waits for a session that drops what is left of a shard.
+    PERFORM FROM insta_ids_internal.departed_shard d WHERE d.shard BETWEEN first AND last ORDER BY d.shard FOR UPDATE;
     returned := ARRAY(
         SELECT d FROM insta_ids_internal.departed_shard d
         WHERE d.shard BETWEEN first AND last AND d.to_node = from_node ORDER BY d.shard);
     IF returned = '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('no shard from %s to %s has moved from node "%s" to node "%s"', first, last, here, from_node);
+        RETURN jsonb_build_object('map', insta_ids.shard_map(), 'shards', 0);
     END IF;
-    FOREACH next IN ARRAY returned LOOP
-        IF to_regnamespace(quote_ident(next.schema)) IS NULL THEN
+    PERFORM insta_ids_internal.require_not_moving(first, last), insta_ids_internal.require_map_version(version);
+    FOR next IN
+        SELECT r.shard, r.schema, p.node, (p.node, p.version) IS NOT DISTINCT FROM (from_node, r.version) AS is_last
+        FROM unnest(returned) r LEFT JOIN insta_ids_internal.placements(ranges) p ON p.shard = r.shard
+    LOOP
+        IF NOT next.is_last THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('shard %s was assigned again since it left node "%s"', next.shard, here),
+                DETAIL = format('The maps of all nodes have it on %s, and other nodes may have newer rows.',
+                    coalesce('node "' || next.node || '"', 'no node'));
+        ELSIF to_regnamespace(quote_ident(next.schema)) IS NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('what node "%s" had of shard %s was dropped', here, next.shard),
-                HINT = 'Restore the shard from a backup.';
+                HINT = 'Restore the shard from a backup, or from a copy of the node that has lost it.';
         END IF;
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', next.schema, insta_ids.schema_of(next.shard));
     END LOOP;
     DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard IN (SELECT r.shard FROM unnest(returned) r);
     version := greatest(version + 1, insta_ids_internal.next_map_version());
     PERFORM insta_ids_internal.set_assignments(insta_ids_internal.merge_assignments(insta_ids_internal.assignments_json(),
-        (SELECT jsonb_agg(jsonb_build_array(r.shard, r.shard, here, version)) FROM unnest(returned) r)));
+        (SELECT jsonb_agg(jsonb_build_array(r.shard, r.shard, here, take_back.version)) FROM unnest(returned) r)));
     UPDATE insta_ids_internal.map m SET version = take_back.version WHERE m.version < take_back.version;
-    INSERT INTO insta_ids_internal.shard (shard, created_at) SELECT r.shard, r.created_at FROM unnest(returned) r;
+    INSERT INTO insta_ids_internal.shard (shard, created_at, is_pinned)
+    SELECT r.shard, r.created_at, r.is_pinned FROM unnest(returned) r;
     INSERT INTO insta_ids_internal.shard_migration (shard, migration)
     SELECT r.shard, m.number FROM unnest(returned) r CROSS JOIN unnest(r.migrations) m (number);
     -- Ids that the target issued after the hand-over are not issued again.
-    PERFORM insta_ids.advance_clock(until) WHERE insta_ids_internal.must_advance_clock(until);
-    RETURN insta_ids.shard_map();
+    IF has_function_privilege('insta_ids.advance_clock(timestamptz)', 'EXECUTE') THEN
+        PERFORM insta_ids.advance_clock(until);
+    ELSE
+        PERFORM insta_ids_internal.await_clock(until);
+    END IF;
+    RETURN jsonb_build_object('map', insta_ids.shard_map(), 'shards', cardinality(returned));
 END
 $$;

@@ -241,12 +241,20 @@ CREATE OR REPLACE FUNCTION insta_ids.drop_shard(shard integer, force boolean DEF
 AS $$
 DECLARE
     schema name := insta_ids.schema_of(shard);
+    has_left boolean;
     remains name;
     dropped oid;
     relation regclass;
 BEGIN
     PERFORM insta_ids_internal.require_not_moving(shard, shard);
+    has_left := EXISTS (SELECT FROM insta_ids_internal.departed_shard d WHERE d.shard = drop_shard.shard AND d.schema IS NOT NULL);
     SELECT d.schema INTO remains FROM insta_ids_internal.departed_shard d WHERE d.shard = drop_shard.shard FOR UPDATE;
+    IF has_left AND remains IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'serialization_failure',
+            MESSAGE = format('shard %s came back or was dropped meanwhile', shard),
+            HINT = 'Look at insta_ids.shards, and call again.';
+    END IF;
     IF remains IS NOT NULL THEN
         UPDATE insta_ids_internal.departed_shard d SET schema = NULL WHERE d.shard = drop_shard.shard;
         schema := remains;

@@ -133,7 +133,7 @@ fn changes_that_would_spoil_the_map_are_refused() {
             "map is not complete",
         ),
         (
-            "apply_map(insta_ids.shard_map() || '{\"ranges\": [[1, 1, \"c\", 99]]}')",
+            "apply_map(insta_ids.shard_map() || '{\"version\": 99, \"ranges\": [[1, 1, \"c\", 99]]}')",
             "42704",
             "node \"c\" does not exist",
         ),
@@ -164,7 +164,7 @@ fn changes_that_would_spoil_the_map_are_refused() {
     for write in [
         "INSERT INTO insta_ids_internal.node VALUES ('c', 'host=c hostaddr=10.0.0.9', 8)",
         "UPDATE insta_ids_internal.node SET dsn = dsn || ' hostaddr=10.0.0.9' WHERE node = 'b'",
-        "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map(), '{nodes,0}', '{\"node\": \"a\", \"dsn\": \"host=a hostaddr=10.0.0.9\", \"ord\": 0, \"weight\": 1, \"version\": 99}'))",
+        "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"version\": 99}', '{nodes,0}', '{\"node\": \"a\", \"dsn\": \"host=a hostaddr=10.0.0.9\", \"ord\": 0, \"weight\": 1, \"version\": 99}'))",
     ] {
         assert_eq!(refused(&mut client, write).message(), ELSEWHERE, "{write}");
     }

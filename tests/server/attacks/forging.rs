@@ -78,8 +78,8 @@ fn only_superusers_change_the_nodes() {
             "UPDATE insta_ids_internal.node SET node = 'c' WHERE node = 'a'",
             "DELETE FROM insta_ids_internal.node",
             "SELECT insta_ids.apply_map(insta_ids.shard_map()
-                || '{\"ranges\": [[0, 9, \"a\", 99]], \"dropped_nodes\": [{\"node\": \"b\", \"version\": 99}]}')",
-            "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"ranges\": [[0, 9, \"a\", 99]]}', '{nodes,0}', '{\"node\": \"a\", \"dsn\": \"host=evil\", \"ord\": 0, \"weight\": 1, \"version\": 99}'))",
+                || '{\"version\": 99, \"ranges\": [[0, 9, \"a\", 99]], \"dropped_nodes\": [{\"node\": \"b\", \"version\": 99}]}')",
+            "SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map() || '{\"version\": 99, \"ranges\": [[0, 9, \"a\", 99]]}', '{nodes,0}', '{\"node\": \"a\", \"dsn\": \"host=evil\", \"ord\": 0, \"weight\": 1, \"version\": 99}'))",
         ] {
             let error = refused(&mut client, forged);
             let expected = ("42501", "must be superuser to change the nodes of the map");

@@ -310,10 +310,11 @@ fn a_worker_ends_for_good_with_its_database() {
         .batch_execute(
             "CREATE EXTENSION insta_ids; SELECT insta_ids.init(8);
              INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step, driver)
-             VALUES ('insta_ids_2_2', gen_random_uuid(), 2, 2, '{2}', 'a', 'b', 0, 'copying', '{}');
-             SELECT insta_ids_internal.start_driver(2, 2)",
+             VALUES ('insta_ids_2_2', gen_random_uuid(), 2, 2, '{2}', 'a', 'b', 0, 'copying', '{}')",
         )
         .unwrap();
+    // The worker reads what is committed.
+    other.batch_execute("SELECT insta_ids_internal.start_driver(2, 2)").unwrap();
     failed(&mut other, 1);
     drop(other);
     client.batch_execute("DROP DATABASE other WITH (FORCE)").unwrap();
