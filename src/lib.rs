@@ -64,7 +64,6 @@ sql_files! {
     "adoption_portable" "../sql/adoption/portable.sql"
     "adoption_minting" "../sql/adoption/minting.sql"
     "adoption_asking" "../sql/adoption/asking.sql"
-    "adoption_answers" "../sql/adoption/answers.sql"
     "adoption_replacing" "../sql/adoption/replacing.sql"
     "adoption_reasons" "../sql/adoption/reasons.sql"
     "adoption_adopt" "../sql/adoption/adopt.sql"

@@ -30,11 +30,11 @@ BEGIN
 END
 $$;
 
--- Finds out what the schema's functions mint, and returns the state of the schema, the functions' answers, and the oldest and
--- newest id. Raises an error if the schema cannot be adopted, or with `dry_run` if the shard cannot be registered. Keeps no locks
+-- Finds out what the functions with texts of their own mint, and returns the state of the schema, these functions' answers, and the oldest
+-- and newest id. Raises an error if the schema cannot be adopted, or with `dry_run` if the shard cannot be registered. Keeps no locks
 -- but those of nextval, so other sessions go on.
 CREATE OR REPLACE FUNCTION insta_ids_internal.examine_schema(
-        schema regnamespace, shard integer, confirm text[], is_layout_given boolean, dry_run boolean, migrated_to text,
+        schema regnamespace, shard integer, confirm text[], dry_run boolean, migrated_to text,
         OUT state text, OUT answers jsonb, OUT oldest bigint, OUT newest bigint)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -47,7 +47,7 @@ BEGIN
     END IF;
     state := insta_ids_internal.minting_state(schema);
     SELECT * INTO answers, oldest, newest
-    FROM insta_ids_internal.require_adoptable(schema, shard, confirm, is_layout_given, false, '{}');
+    FROM insta_ids_internal.require_adoptable(schema, shard, confirm, false, '{}');
     PERFORM insta_ids_internal.must_advance_clock(insta_ids_internal.id_time(newest, layout));
     is_done := true;
     -- The rollback releases the locks of reading.
@@ -60,8 +60,8 @@ EXCEPTION
 END
 $$;
 
--- Gives each minting function of the schema a call of next_id as its body. `answers` has what each function mints. Raises an
--- error if another session changes a function meanwhile.
+-- Gives each minting function of the schema a call of next_id as its body. `answers` has what functions with texts of their own mint.
+-- Raises an error if another session changes a function meanwhile.
 CREATE OR REPLACE FUNCTION insta_ids_internal.replace_functions(schema regnamespace, shard integer, answers jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -110,20 +110,19 @@ BEGIN
 END
 $$;
 
--- Makes a shard of a schema whose functions mint ids. `confirm` has the digests of texts that may be called and replaced, and
--- `layout` the layout of functions whose calls do not show it. `migrated_to` names the last migration that the schema has. Locks
+-- Makes a shard of a schema whose functions mint ids. `confirm` has the digests of texts that may be called and replaced.
+-- `migrated_to` names the last migration that the schema has. Locks
 -- the schema's tables and sequences until the transaction ends; each attempt takes a tenth of a second at most, and
 -- `lock_timeout` limits them all. Raises an error with all reasons if the schema cannot be adopted. With `dry_run`, it raises the
 -- same errors and changes nothing.
 CREATE OR REPLACE FUNCTION insta_ids.adopt(
         schema regnamespace, shard integer, lock_timeout text DEFAULT '2s', confirm text[] DEFAULT '{}',
-        layout @extschema@.id_layout DEFAULT NULL, dry_run boolean DEFAULT false,
-        migrated_to text DEFAULT NULL)
+        dry_run boolean DEFAULT false, migrated_to text DEFAULT NULL)
     RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    own_layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
     examined record;
     ends record;
     stopped_at timestamptz;
@@ -131,17 +130,12 @@ DECLARE
 BEGIN
     IF schema IS NULL OR shard IS NULL OR lock_timeout IS NULL OR confirm IS NULL OR dry_run IS NULL THEN
         RETURN;
-    ELSIF layout::text <> own_layout::text THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('layout "%s" is not that of the shards of this database', layout),
-            DETAIL = format('Their layout is "%s".', own_layout);
     END IF;
     PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
     IF NOT dry_run THEN
         PERFORM insta_ids_internal.register_shard(schema, shard, migrated_to);
     END IF;
-    examined := insta_ids_internal.examine_schema(schema, shard, confirm, layout IS NOT NULL, dry_run, migrated_to);
+    examined := insta_ids_internal.examine_schema(schema, shard, confirm, dry_run, migrated_to);
     IF dry_run THEN
         RETURN;
     END IF;
@@ -158,11 +152,11 @@ BEGIN
             HINT = 'Call again.';
     END IF;
     -- Writers may have added rows since, so the quick checks are repeated.
-    ends := insta_ids_internal.require_adoptable(schema, shard, confirm, layout IS NOT NULL, true, examined.answers);
+    ends := insta_ids_internal.require_adoptable(schema, shard, confirm, true, examined.answers);
 
     PERFORM insta_ids_internal.replace_functions(schema, shard, examined.answers), insta_ids_internal.replace_portable(schema);
     UPDATE insta_ids_internal.shard s
-    SET created_at = least(now(), insta_ids_internal.id_time(least(examined.oldest, ends.oldest), own_layout))
+    SET created_at = least(now(), insta_ids_internal.id_time(least(examined.oldest, ends.oldest), layout))
     WHERE s.shard = adopt.shard;
     PERFORM insta_ids_internal.create_shard_functions(shard);
     FOR next IN SELECT * FROM insta_ids_internal.minting_columns(ARRAY[shard]) m WHERE m."check" IS NULL LOOP
@@ -171,8 +165,8 @@ BEGIN
     -- A sequence that was dropped may have given ids of this shard after the schema was restored.
     PERFORM insta_ids_internal.succeed(s, s) FROM insta_ids_internal.minting_sequences(schema) s;
     PERFORM insta_ids_internal.pass_ids(
-        shard, insta_ids_internal.id_time(greatest(examined.newest, ends.newest), own_layout), stopped_at);
+        shard, insta_ids_internal.id_time(greatest(examined.newest, ends.newest), layout), stopped_at);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text, text[], @extschema@.id_layout, boolean, text) IS
+COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text, text[], boolean, text) IS
     'makes a shard of a schema whose functions mint ids';

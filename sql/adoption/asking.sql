@@ -58,19 +58,16 @@ BEGIN
 END
 $$;
 
--- Returns the role that calls a function. A function that is `safe` calls nothing but PostgreSQL's own functions, so its owner
--- calls it. Any other function may call code of other roles, so no superuser calls it. Raises an error if no role may call it.
--- The caller must roll back what this function creates with a subtransaction.
-CREATE OR REPLACE FUNCTION insta_ids_internal.calling_role(function regprocedure, schema regnamespace, safe boolean) RETURNS oid
+-- Returns the role that calls a function. The function may call code of other roles, so no superuser calls it. Raises an error if no
+-- role may call it. The caller must roll back what this function creates with a subtransaction.
+CREATE OR REPLACE FUNCTION insta_ids_internal.calling_role(function regprocedure, schema regnamespace) RETURNS oid
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     called CONSTANT pg_proc := (SELECT p FROM pg_proc p WHERE p.oid = function);
     is_super CONSTANT boolean := (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = called.proowner);
 BEGIN
-    IF safe THEN
-        RETURN called.proowner;
-    ELSIF is_super AND called.prosecdef THEN
+    IF is_super AND called.prosecdef THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = 'it is SECURITY DEFINER and belongs to a superuser',
@@ -141,30 +138,6 @@ BEGIN
 END
 $$;
 
--- Calls a function with NULL for each of these arguments in turn, and returns the number of the first one without which it mints
--- an id. Returns NULL if there is none, because the function fails or returns NULL. A place that is NULL stands for no argument.
-CREATE OR REPLACE FUNCTION insta_ids_internal.optional_argument(function oid, role oid, arguments text[], places integer[]) RETURNS integer
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    others text[];
-    place integer;
-BEGIN
-    FOR place IN SELECT p FROM unnest(places) p WHERE p IS NOT NULL LOOP
-        others := arguments;
-        others[place] := NULL;
-        BEGIN
-            IF insta_ids_internal.call_function(function, role, others) IS NOT NULL THEN
-                RETURN place;
-            END IF;
-        EXCEPTION WHEN OTHERS THEN
-            NULL;
-        END;
-    END LOOP;
-    RETURN NULL;
-END
-$$;
-
 -- Returns the arguments of a call: the first number is this shard, the first text or regclass is this sequence, and all others
 -- are NULL.
 CREATE OR REPLACE FUNCTION insta_ids_internal.call_arguments(function regprocedure, shard integer, sequence text) RETURNS text[]
@@ -185,37 +158,110 @@ BEGIN ATOMIC
     ) a;
 END;
 
--- Returns the advisory locks that this session holds.
-CREATE OR REPLACE FUNCTION insta_ids_internal.advisory_locks()
-    RETURNS TABLE (classid oid, objid oid, objsubid smallint, mode text)
-    VOLATILE PARALLEL UNSAFE LANGUAGE sql
-BEGIN ATOMIC
-    SELECT l.classid, l.objid, l.objsubid, l.mode FROM pg_catalog.pg_locks l
-    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'advisory' AND l.granted
-        AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database());
-END;
-
--- Releases the session's advisory locks that are not in `held`, which has the texts of rows of advisory_locks(). PostgreSQL does
--- not release the locks of a session when a subtransaction is rolled back.
-CREATE OR REPLACE FUNCTION insta_ids_internal.release_advisory_locks(held text[]) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Returns why a call of a function for this shard shows that it cannot be adopted, or NULL. `asked` is what ask() has returned.
+CREATE OR REPLACE FUNCTION insta_ids_internal.answer_reason(
+        shard integer, id bigint, ended timestamptz, sequences regclass[], value bigint)
+    RETURNS text
+    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    lock record;
-    key bigint;
-    is_released boolean := true;
+    layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    residues CONSTANT bigint := insta_ids_internal.id_seq(-1, layout) + 1;
+    -- A function may use the time of the transaction.
+    oldest CONSTANT timestamptz := insta_ids_internal.id_time(insta_ids_internal.id_min(now() - interval '2 s', layout), layout);
 BEGIN
-    -- The session can hold the same lock several times.
-    LOOP
-        SELECT * INTO lock FROM insta_ids_internal.advisory_locks() l WHERE l::text <> ALL (held) LIMIT 1;
-        EXIT WHEN NOT FOUND OR NOT is_released;
-        key := (lock.classid::bigint << 32) | lock.objid::bigint;
-        is_released := CASE
-            WHEN lock.objsubid = 1 AND lock.mode = 'ExclusiveLock' THEN pg_advisory_unlock(key)
-            WHEN lock.objsubid = 1 THEN pg_advisory_unlock_shared(key)
-            WHEN lock.mode = 'ExclusiveLock' THEN pg_advisory_unlock(lock.classid::integer, lock.objid::integer)
-            ELSE pg_advisory_unlock_shared(lock.classid::integer, lock.objid::integer)
-        END;
-    END LOOP;
+    RETURN CASE
+        WHEN sequences = '{}' THEN 'It takes no value of a sequence.'
+        WHEN cardinality(sequences) > 1 THEN format('It takes values of more than one sequence: %s.', array_to_string(sequences, ', '))
+        WHEN insta_ids_internal.id_time(id, layout) NOT BETWEEN oldest AND ended + interval '1 ms' THEN
+            format('Its ids are not of the layout "%s": %s would be of %s.', layout, id, insta_ids_internal.id_time(id, layout))
+        WHEN insta_ids_internal.id_seq(id, layout) <> value % residues THEN
+            format('Of value %s of its sequence, it made id %s, which does not have the value modulo %s.', value, id, residues)
+        WHEN insta_ids_internal.id_shard(id, layout) <> shard THEN
+            format('It mints for shard %s.', insta_ids_internal.id_shard(id, layout))
+    END;
+END
+$$;
+
+-- Returns whether a function mints an id with these arguments.
+CREATE OR REPLACE FUNCTION insta_ids_internal.mints_with(function oid, role oid, arguments text[]) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN insta_ids_internal.call_function(function, role, arguments) IS NOT NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN false;
+END
+$$;
+
+-- Calls a function of the schema, and rolls back what it does. Only values of sequences stay taken. Returns what it mints: the number
+-- of the argument that names its shard, if one does, and its sequence or the number of the argument that names it; or a reason why it
+-- cannot be adopted, and what helps. Calls a function that takes a number for another shard, too, and without each argument.
+--
+-- If `is_locked`, the caller's transaction has locked `sequence`, which an earlier call has returned. Then the sequence is far ahead for
+-- this call, because % 1000 and % 1024 are the same for small values. Otherwise this locks nothing.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ask_function(
+        function regprocedure, schema regnamespace, shard integer, is_locked boolean, INOUT sequence regclass,
+        OUT shard_argument integer, OUT sequence_argument integer, OUT reason text, OUT hint text)
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last_shard CONSTANT integer := insta_ids_internal.id_shard(-1, (insta_ids_internal.require_config()).layout);
+    other_shard CONSTANT integer := CASE shard WHEN last_shard THEN 0 ELSE last_shard END;
+    first_number CONSTANT integer := array_position(insta_ids_internal.call_arguments(function, 0, NULL), '0');
+    first_name CONSTANT integer := array_position(insta_ids_internal.call_arguments(function, NULL, ''), '');
+    before CONSTANT regclass := sequence;
+    role oid;
+    probe regclass;
+    asked record;
+    other record;
+    is_done boolean := false;
+BEGIN
+    BEGIN
+        role := insta_ids_internal.calling_role(function, schema);
+        IF first_name IS NOT NULL THEN
+            probe := insta_ids_internal.create_probe(schema, role);
+        END IF;
+        IF is_locked AND sequence IS NOT NULL THEN
+            PERFORM insta_ids_internal.as_owner(sequence, format('ALTER SEQUENCE %s RESTART %s', sequence,
+                (SELECT greatest(s.seqmin, least(s.seqmax, (1::bigint << 40) - 1)) FROM pg_sequence s WHERE s.seqrelid = sequence)));
+        END IF;
+        asked := insta_ids_internal.ask(function, role, insta_ids_internal.call_arguments(function, shard, probe::text));
+        reason := insta_ids_internal.answer_reason(shard, asked.id, asked.ended, asked.sequences, asked.value);
+        sequence := nullif(asked.sequences[1], probe);
+        IF sequence IS NULL THEN
+            sequence_argument := first_name;
+        END IF;
+        IF first_number IS NOT NULL AND reason IS NULL THEN
+            other := insta_ids_internal.ask(function, role, insta_ids_internal.call_arguments(function, other_shard, probe::text));
+            IF insta_ids_internal.answer_reason(shard, other.id, other.ended, other.sequences, other.value) IS NOT NULL THEN
+                shard_argument := first_number;
+                reason := insta_ids_internal.answer_reason(other_shard, other.id, other.ended, other.sequences, other.value);
+            END IF;
+        END IF;
+        IF shard_argument IS NOT NULL
+                AND insta_ids_internal.mints_with(function, role, insta_ids_internal.call_arguments(function, NULL, probe::text))
+            OR sequence_argument IS NOT NULL
+                AND insta_ids_internal.mints_with(function, role, insta_ids_internal.call_arguments(function, shard, NULL))
+        THEN
+            reason := coalesce(reason, 'It mints an id for a NULL, where next_id returns NULL.');
+        END IF;
+        is_done := true;
+        RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
+    EXCEPTION
+        WHEN OTHERS THEN
+            IF NOT is_done THEN
+                GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+                reason := format('It cannot be called: %s.', SQLERRM);
+            END IF;
+    END;
+    -- What the call created is gone now.
+    IF reason IS NULL AND sequence_argument IS NULL
+        AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = sequence AND c.relpersistence <> 't')
+    THEN
+        reason := 'It takes values of a sequence that it creates, or of a temporary one.';
+    ELSIF reason IS NULL AND is_locked AND sequence IS DISTINCT FROM before THEN
+        reason := format('It takes values of more than one sequence: %s, %s.', before, sequence);
+    END IF;
 END
 $$;

@@ -1,15 +1,16 @@
 -- Adoption: the functions, columns and sequences of a schema that mint ids.
 
--- Returns whether the text of a PL/pgSQL function is the published one for this layout, or a known variant of it. Such a text
--- calls only PostgreSQL's own functions.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_published(source text, arguments text[], result text, layout @extschema@.id_layout) RETURNS boolean
-    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'is_published_wrapper';
+-- Returns the shard and the sequence of a PL/pgSQL function whose text is the published one for this layout or a known variant of it,
+-- each as a constant or as the number of an argument, and its epoch in Unix milliseconds. Returns no row for any other text.
+CREATE OR REPLACE FUNCTION insta_ids_internal.read_published(source text, arguments text[], result text, layout @extschema@.id_layout)
+    RETURNS TABLE (shard integer, shard_argument integer, sequence text, sequence_argument integer, epoch bigint)
+    IMMUTABLE PARALLEL SAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'read_published_wrapper';
 
 -- Returns the shard and the sequence of the one call of next_id in this layout that a function's body or a default consists of,
 -- each as a constant or as the number of an argument. Returns no row for any other expression.
 CREATE OR REPLACE FUNCTION insta_ids_internal.read_call(expression text, arguments text[], layout @extschema@.id_layout)
     RETURNS TABLE (shard integer, shard_argument integer, sequence text, sequence_argument integer)
-    IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'read_call_wrapper';
+    IMMUTABLE PARALLEL SAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'read_call_wrapper';
 
 -- Returns the published function as a PL/pgSQL body. The function must have the argument OUT result.
 CREATE OR REPLACE FUNCTION insta_ids_internal.write_function(layout @extschema@.id_layout, shard text, sequence text) RETURNS text
@@ -57,32 +58,39 @@ BEGIN
 END
 $$;
 
--- Returns the functions of a schema that mint ids, or look as if they did. A function is `native` if it calls next_id: then its
--- shard and its sequence are constants or arguments. If it calls that of sql/portable.sql, it is `portable`, too. It is `known` if
--- its text needs no confirmation. If it is also `bound`, it calls only PostgreSQL's own functions. It is `evident` if its text shows
--- that it mints; other functions are listed because they fill a primary key or have the name next_id. `reason` says why the
--- function cannot be adopted. Locks nothing.
+-- Returns the sequence that has this name, NULL if no lasting one has.
+CREATE OR REPLACE FUNCTION insta_ids_internal.find_sequence(name text) RETURNS regclass
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT c.oid FROM pg_class c WHERE c.oid = to_regclass(name) AND c.relkind = 'S' AND c.relpersistence <> 't');
+EXCEPTION WHEN invalid_name OR syntax_error OR feature_not_supported THEN
+    RETURN NULL;
+END
+$$;
+
+-- Returns the functions of a schema that mint ids, or look as if they did. A function is `native` if it calls next_id, and `known` if
+-- its text is the published one: then its shard and its sequence are constants or arguments. If it calls next_id of sql/portable.sql, it
+-- is `portable`, too. It is `evident` if its text shows that it mints; other functions are listed because they fill a primary key or
+-- have the name next_id. `reason` says why the function cannot be adopted. Locks nothing.
 CREATE OR REPLACE FUNCTION insta_ids_internal.minting_functions(schema regnamespace)
     RETURNS TABLE (
-        function regprocedure, owner oid, text text, native boolean, portable boolean, known boolean, bound boolean, evident boolean,
+        function regprocedure, owner oid, text text, native boolean, portable boolean, known boolean, evident boolean,
         shard integer, shard_argument integer, sequence regclass, sequence_argument integer, reason text)
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     -- PostgreSQL writes what is stored by these settings, and the digest of a text must not depend on the session.
     SET standard_conforming_strings = on SET quote_all_identifiers = off SET extra_float_digits = 1
-    SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' SET "IntervalStyle" = 'postgres'
+    SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO' SET "IntervalStyle" = 'postgres' SET jit = off
 AS $$
 DECLARE
     layout CONSTANT insta_ids_internal.config.layout%TYPE := (insta_ids_internal.require_config()).layout;
+    own_epoch CONSTANT bigint := round(extract(epoch FROM insta_ids_internal.id_time(0, layout)) * 1000);
     without_library CONSTANT oid[] := insta_ids_internal.portable_functions('next_id');
     minting CONSTANT oid[] := insta_ids_internal.id_functions() || without_library;
 BEGIN
     RETURN QUERY
     SELECT p.oid::regprocedure, p.proowner, CASE WHEN p.prokind = 'f' THEN pg_get_functiondef(p.oid) END, u.native, u.portable,
-           l.lanname = 'plpgsql' AND insta_ids_internal.is_published(p.prosrc, n.names, n.result, layout),
-           -- With another search_path, or with other types, its text could mean other functions and operators.
-           coalesce(c.path ~ $re$^("?pg_(catalog|temp)"?(, |\Z))*\Z$re$, true)
-               AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) t (type) WHERE t.type >= 16384),
-           u.native OR k.is_like, r.shard, r.shard_argument, to_regclass(r.sequence), r.sequence_argument,
+           NOT (u.native OR r IS NULL), u.native OR k.is_like, r.shard, r.shard_argument, q.sequence, r.sequence_argument,
            CASE
                WHEN p.prorettype <> 'bigint'::regtype THEN format('It returns %s.', format_type(p.prorettype, NULL))
                WHEN p.proretset OR p.prokind <> 'f' THEN 'It does not return one number.'
@@ -93,6 +101,8 @@ BEGIN
                    AND c.path !~* $re$^("?pg_temp"?\s*,\s*)?"?pg_catalog"?\s*(,|$)$re$
                THEN 'Its search_path has another schema before pg_catalog, whose functions it may call.'
                WHEN strpos(c.path, '$user') > 0 THEN 'Its search_path depends on who calls it.'
+               WHEN r.epoch <> own_epoch THEN format('Its epoch is %s, and that of the layout is %s.', r.epoch, own_epoch)
+               WHEN r.sequence IS NOT NULL AND q.sequence IS NULL THEN format('Its sequence "%s" is not found.', r.sequence)
            END
     FROM pg_proc p
     JOIN pg_language l ON l.oid = p.prolang
@@ -113,7 +123,25 @@ BEGIN
         SELECT substr(e.entry, length('search_path=') + 1) FROM unnest(p.proconfig) e (entry)
         WHERE starts_with(e.entry, 'search_path=')
     ) c (path) ON true
-    LEFT JOIN LATERAL insta_ids_internal.read_call(s.source, n.names, layout) r ON u.native
+    LEFT JOIN LATERAL (
+        SELECT t.*, NULL::bigint AS epoch FROM insta_ids_internal.read_call(s.source, n.names, layout) t WHERE u.native
+        UNION ALL
+        SELECT t.* FROM insta_ids_internal.read_published(s.source, n.names, n.result, layout) t
+        -- With types of users, its text could mean other functions and operators.
+        WHERE NOT u.native AND l.lanname = 'plpgsql' AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) t (type) WHERE t.type >= 16384)
+    ) r ON true
+    -- As the function finds it: by a qualified name, or in the first schema of its own search_path that has it.
+    LEFT JOIN LATERAL (
+        SELECT insta_ids_internal.find_sequence(e.name)
+        FROM (
+            SELECT r.sequence, 0
+            UNION ALL
+            SELECT e.schema || '.' || r.sequence, e.place
+            FROM string_to_table(c.path, ', ') WITH ORDINALITY e (schema, place) JOIN pg_namespace n ON quote_ident(n.nspname) = e.schema
+        ) e (name, place)
+        WHERE insta_ids_internal.find_sequence(e.name) IS NOT NULL
+        ORDER BY e.place LIMIT 1
+    ) q (sequence) ON r.sequence_argument IS NULL
     WHERE p.pronamespace = schema AND (u.native OR k.is_like OR k.fills_key OR k.has_shards_name)
     ORDER BY p.oid;
 END

@@ -73,12 +73,11 @@ BEGIN
 END
 $$;
 
--- Returns why functions of the schema cannot be adopted, and what helps. Calls the functions whose texts are known or confirmed,
+-- Returns why functions of the schema cannot be adopted, and what helps. Calls the functions whose texts are not known but confirmed,
 -- and adds what they mint to `answers`, by their OIDs. If `is_locked`, the caller's transaction has locked the schema with
--- stop_minting, and only functions with texts of their own are called, once more. Raises an error if the caller is no member of
--- a function's owner.
+-- stop_minting. Raises an error if the caller is no member of a function's owner.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_functions(
-        schema regnamespace, shard integer, confirm text[], is_layout_given boolean, is_locked boolean,
+        schema regnamespace, shard integer, confirm text[], is_locked boolean,
         INOUT answers jsonb, OUT reasons text[], OUT hints text[])
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -94,22 +93,21 @@ BEGIN
                 ERRCODE = 'insufficient_privilege',
                 MESSAGE = format('must be owner of function %s', next.function);
         END IF;
+        CONTINUE WHEN next.known;
         class := insta_ids_internal.function_class(next.text, schema, shard);
         digest := encode(sha256(convert_to(class, getdatabaseencoding())), 'hex');
-        IF NOT next.known AND digest <> ALL (confirm) THEN
+        IF digest <> ALL (confirm) THEN
             reasons := reasons || format(E'Function %s: Its text is not a known one. It has digest %s:\n%s',
                 next.function, digest, class);
             hints := hints || format('Read the text. If adopt may call function %s and replace it, confirm the text: confirm => ARRAY[%L].', next.function, digest);
-        ELSIF NOT is_locked THEN
-            answer := insta_ids_internal.ask_function(next.function, schema, shard, next.known AND next.bound, is_layout_given);
+        ELSE
+            answer := insta_ids_internal.ask_function(next.function, schema, shard, is_locked,
+                (answers -> next.function::oid::text ->> 'sequence')::oid::regclass);
             reasons := reasons || ('Function ' || next.function || ': ' || answer.reason);
             hints := hints || nullif(answer.hint, '');
             answers := answers || jsonb_build_object(next.function::oid::text,
                 jsonb_build_object('shard', answer.shard_argument, 'sequence', answer.sequence::oid,
                     'sequence_argument', answer.sequence_argument));
-        ELSIF NOT (next.known AND next.bound) THEN
-            reasons := reasons || ('Function ' || next.function || ': ' || insta_ids_internal.try_function(
-                next.function, schema, shard, (answers -> next.function::oid::text ->> 'sequence')::oid::regclass));
         END IF;
     END LOOP;
 END
@@ -158,8 +156,7 @@ $$;
 -- Raises an error with all reasons if the schema cannot be adopted. Returns what its functions mint, and the oldest and newest id
 -- that it read. The arguments are those of check_functions.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_adoptable(
-        schema regnamespace, shard integer, confirm text[], is_layout_given boolean, is_locked boolean,
-        INOUT answers jsonb, OUT oldest bigint, OUT newest bigint)
+        schema regnamespace, shard integer, confirm text[], is_locked boolean, INOUT answers jsonb, OUT oldest bigint, OUT newest bigint)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -170,7 +167,7 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_shard_name(schema, shard);
     reasons := ARRAY(SELECT r FROM insta_ids_internal.adoption_reasons(schema, shard) r);
-    functions := insta_ids_internal.check_functions(schema, shard, confirm, is_layout_given, is_locked, answers);
+    functions := insta_ids_internal.check_functions(schema, shard, confirm, is_locked, answers);
     rows := insta_ids_internal.check_schema_rows(schema, shard, is_locked);
     answers := functions.answers;
     oldest := rows.oldest;

@@ -17,15 +17,33 @@ use crate::report::SqlResult;
 /// The texts as bytes: in a database whose encoding is not UTF-8 they may be no `str`. An array says itself what is
 /// in it, and a `text` is read as a `bytea` is. An absent array means that there are no arguments, as in `pg_proc`.
 #[pg_extern(sql = false)]
-fn is_published(
+fn read_published(
     source: Option<&[u8]>,
     arguments: Option<Array<'_, &[u8]>>,
     result: Option<&[u8]>,
     layout: Option<StoredLayout>,
-) -> SqlResult<bool> {
-    let (Some(source), Some(layout)) = (source, layout) else { return Ok(false) };
+) -> Result<
+    TableIterator<
+        'static,
+        (
+            name!(shard, Option<i32>),
+            name!(shard_argument, Option<i32>),
+            name!(sequence, Option<Text>),
+            name!(sequence_argument, Option<i32>),
+            name!(epoch, i64),
+        ),
+    >,
+    ErrorReport,
+> {
+    let (Some(source), Some(layout)) = (source, layout) else { return Ok(TableIterator::empty()) };
     let arguments = names(arguments.as_ref());
-    Ok(published::is_published(&Function { source, arguments: &arguments, result }, layout.try_into()?))
+    let function = Function { source, arguments: &arguments, result };
+    let published = published::read_published(&function, layout.try_into()?);
+    Ok(TableIterator::new(published.into_iter().map(|published| {
+        let (shard, shard_argument) = columns(published.call.shard);
+        let (sequence, sequence_argument) = columns(published.call.sequence);
+        (shard, shard_argument, sequence.map(Text), sequence_argument, published.epoch)
+    })))
 }
 
 #[pg_extern(sql = false)]

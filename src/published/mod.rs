@@ -1,8 +1,7 @@
 //! The published function: release writes its text, and adopt recognizes it. While a schema is a shard, one call of `next_id`
 //! stands in its place, which is read here, too.
 //!
-//! Adopt calls functions with any other text instead of reading them. This module knows no server, so it identifies types and
-//! functions by their names.
+//! This module knows no server, so it identifies types and functions by their names.
 //!
 //! # References
 //! Mike Krieger, "Sharding & IDs at Instagram", Instagram Engineering, 2011.
@@ -11,6 +10,8 @@ mod call;
 mod tokens;
 
 pub use call::{Call, Operand, read_call};
+
+use std::str::FromStr;
 
 use crate::id::{Fields, Layout};
 use tokens::{Token, tokens};
@@ -26,23 +27,34 @@ pub struct Function<'a> {
     pub result: Option<&'a [u8]>,
 }
 
-/// Returns whether the text of a function is the published one for this layout, with any epoch, shard and sequence. There are
-/// three forms: the one that [`write()`] returns, the same with a `RETURN` instead of the OUT argument, and one that uses the
-/// time of the transaction. Blanks, comments and capitals make no difference. All forms call only PostgreSQL's own functions.
+/// What a published function mints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its shard and its sequence.
+    pub call: Call,
+    /// The beginning of its time, in Unix milliseconds.
+    pub epoch: i64,
+}
+
+/// Reads the text of a function that is the published one for this layout, with any epoch, shard and sequence. Returns `None` for any
+/// other text. There are three forms: the one that [`write()`] returns, the same with a `RETURN` instead of the OUT argument, and one
+/// that uses the time of the transaction. Blanks, comments and capitals make no difference. All forms call only PostgreSQL's own
+/// functions.
 ///
 /// # Examples
 /// ```
 /// use insta_ids::id::Layout;
-/// use insta_ids::published::{Function, is_published, write};
+/// use insta_ids::published::{Function, Operand, read_published, write};
 ///
 /// let text = write(Layout::INSTAGRAM, b"5", b"'insta5.table_id_seq'");
 /// let function = Function { source: &text, arguments: &[], result: Some(b"result") };
-/// assert!(is_published(&function, Layout::INSTAGRAM));
-/// assert!(!is_published(&Function { source: b"BEGIN result := 1; END", ..function }, Layout::INSTAGRAM));
+/// let published = read_published(&function, Layout::INSTAGRAM).unwrap();
+/// assert_eq!((published.call.shard, published.epoch), (Operand::Constant(5), 1_314_220_021_721));
+/// assert_eq!(read_published(&Function { source: b"BEGIN result := 1; END", ..function }, Layout::INSTAGRAM), None);
 /// ```
 #[must_use]
-pub fn is_published(function: &Function, layout: Layout) -> bool {
-    let Some(text) = tokens(function.source) else { return false };
+pub fn read_published(function: &Function, layout: Layout) -> Option<Published> {
+    let text = tokens(function.source)?;
     let article = String::from_utf8_lossy(&write(layout, SHARD, SEQUENCE)).into_owned();
     let declared =
         article.replace("\nBEGIN", "\n result bigint;\nBEGIN").replace("END;", "RETURN result;\nEND;");
@@ -50,10 +62,8 @@ pub fn is_published(function: &Function, layout: Layout) -> bool {
     if Layout::INSTAGRAM.fields() == (Fields { epoch: Layout::INSTAGRAM.fields().epoch, ..layout.fields() }) {
         forms.push((BY_NOW.to_owned(), true));
     }
-    forms.iter().any(|(form, has_result)| {
-        *has_result == function.result.is_some()
-            && tokens(form.as_bytes()).is_some_and(|form| is_of_form(function, &text, &form))
-    })
+    let mut forms = forms.iter().filter(|(_, has_result)| *has_result == function.result.is_some());
+    forms.find_map(|(form, _)| read_form(function, &text, &tokens(form.as_bytes())?))
 }
 
 /// The text of the PL/pgSQL function of this name in `sql/portable.sql`.
@@ -82,29 +92,55 @@ BEGIN
     result := result | seq_id;
 END;";
 
-fn is_of_form(function: &Function, text: &[Token], form: &[Token]) -> bool {
+/// Reads a text that is one of this form, in which other tokens may stand for the shard, the sequence, the result and the epoch, which
+/// is the first number of each form.
+fn read_form(function: &Function, text: &[Token], form: &[Token]) -> Option<Published> {
     // The last semicolon may be absent.
     let without_end =
         |tokens: &[Token]| tokens.len() - usize::from(tokens.last() == Some(&Token::Symbol(b";")));
     let (text, form) = (&text[..without_end(text)], &form[..without_end(form)]);
-    // In all forms, the epoch is the first number.
-    let epoch = form.iter().position(|token| matches!(token, Token::Number(_)));
-    let is_argument = |token: &Token| match token {
-        Token::Parameter(_) => true,
-        Token::Word(name) | Token::Quoted(name) => function.arguments.contains(name),
-        _ => false,
+    if text.len() != form.len() {
+        return None;
+    }
+    let argument = |token: &Token| match token {
+        Token::Parameter(number) => Some(*number),
+        // A variable of the function hides an argument with its name.
+        Token::Word(name) | Token::Quoted(name) if !form.contains(&Token::Word(name.clone())) => {
+            Some(1 + function.arguments.iter().position(|argument| argument == name)?)
+        }
+        _ => None,
     };
-    text.len() == form.len()
-        && text.iter().zip(form).enumerate().all(|(at, (token, expected))| match expected {
-            Token::Word(word) if word == SHARD => matches!(token, Token::Number(_)) || is_argument(token),
-            Token::Word(word) if word == SEQUENCE => matches!(token, Token::Literal(_)) || is_argument(token),
-            Token::Number(_) if Some(at) == epoch => matches!(token, Token::Number(_)),
+    let (mut shard, mut sequence, mut epoch) = (Operand::Constant(0), None, None);
+    for (token, expected) in text.iter().zip(form) {
+        match expected {
+            Token::Word(word) if word == SHARD => {
+                shard = match argument(token) {
+                    Some(place) => Operand::Argument(place),
+                    None => Operand::Constant(number(token)?),
+                };
+            }
+            Token::Word(word) if word == SEQUENCE => {
+                sequence = match token {
+                    Token::Literal(name) => Some(Operand::Constant(name.clone())),
+                    _ => Some(Operand::Argument(argument(token)?)),
+                };
+            }
+            Token::Number(_) if epoch.is_none() => epoch = Some(number(token)?),
             Token::Word(word) if word == b"result" => match token {
-                Token::Word(name) | Token::Quoted(name) => name == function.result.unwrap_or(b"result"),
-                _ => false,
+                Token::Word(name) | Token::Quoted(name) if name == function.result.unwrap_or(b"result") => (),
+                _ => return None,
             },
-            _ => token == expected,
-        })
+            _ if token == expected => (),
+            _ => return None,
+        }
+    }
+    Some(Published { call: Call { shard, sequence: sequence? }, epoch: epoch? })
+}
+
+/// The value of a number without a point or an exponent.
+fn number<T: FromStr>(token: &Token) -> Option<T> {
+    let Token::Number(number) = token else { return None };
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 /// Returns the article's function for this layout: a PL/pgSQL body that mints into the OUT argument `result`. The shard and the

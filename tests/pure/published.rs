@@ -1,7 +1,7 @@
 //! The published function: its text, known and written, and the call that stands in its place.
 
 use insta_ids::id::{Fields, Layout};
-use insta_ids::published::{Call, Function, Operand, is_published, read_call, write};
+use insta_ids::published::{Call, Function, Operand, read_call, read_published, write};
 use proptest::prelude::*;
 
 use crate::properties::layout;
@@ -42,7 +42,7 @@ fn is_known(text: &str, result: Option<&str>, layout: Layout) -> bool {
     let arguments = [b"shard".to_vec(), b"Seq".to_vec()];
     let function =
         Function { source: text.as_bytes(), arguments: &arguments, result: result.map(str::as_bytes) };
-    is_published(&function, layout)
+    read_published(&function, layout).is_some()
 }
 
 fn article(piece: &str, instead: &str) -> String {
@@ -91,6 +91,32 @@ fn the_published_functions_are_known() {
 }
 
 #[test]
+fn what_a_published_function_mints_is_read() {
+    let arguments = [b"shard".to_vec(), b"Seq".to_vec(), b"seq_id".to_vec()];
+    let read = |text: &str| {
+        let function = Function { source: text.as_bytes(), arguments: &arguments, result: Some(b"result") };
+        read_published(&function, Layout::INSTAGRAM)
+    };
+    let name = |name: &str| Operand::Constant(name.as_bytes().to_vec());
+    for (text, shard, sequence, epoch) in [
+        (ARTICLE.to_owned(), Operand::Constant(5), name("insta5.table_id_seq"), 1_314_220_021_721),
+        (BY_NOW.to_owned(), Operand::Constant(5), name("insta5.photos_id_seq"), 1_314_220_021_721),
+        (article("1314220021721", "7"), Operand::Constant(5), name("insta5.table_id_seq"), 7),
+        (
+            article("int := 5", "int := $1").replace("'insta5.table_id_seq'", "\"Seq\""),
+            Operand::Argument(1),
+            Operand::Argument(2),
+            1_314_220_021_721,
+        ),
+    ] {
+        let published = read(&text).unwrap();
+        assert_eq!((published.call, published.epoch), (Call { shard, sequence }, epoch), "{text}");
+    }
+    // Its own variable, not the argument.
+    assert_eq!(read(&article("'insta5.table_id_seq'", "seq_id")), None);
+}
+
+#[test]
 fn nothing_else_is_known() {
     for (piece, instead) in [
         ("BEGIN", "BEGIN PERFORM evil();"),
@@ -101,6 +127,9 @@ fn nothing_else_is_known() {
         ("int := 5", "int := current_user"),
         ("int := 5", "int := -5"),
         ("int := 5", "int := '5'"),
+        ("int := 5", "int := 5.0"),
+        ("int := 5", "int := 99999999999"),
+        ("1314220021721", "1314220021.721"),
         ("'insta5.table_id_seq'", "evil()"),
         ("'insta5.table_id_seq'", "seq"),
         ("'insta5.table_id_seq'", "'a' || evil() || 'b'"),
@@ -175,17 +204,17 @@ proptest! {
         let shard = if by_argument { "$1".to_owned() } else { shard.to_string() };
         let text = write(layout, shard.as_bytes(), b"'a.b'");
         let function = Function { source: &text, arguments: &[], result: Some(b"result") };
-        prop_assert!(is_published(&function, layout));
+        prop_assert!(read_published(&function, layout).is_some());
         let Fields { seq_bits, shard_bits, .. } = layout.fields();
         let other = Layout::new(Fields { seq_bits: shard_bits, shard_bits: seq_bits, ..layout.fields() }).unwrap();
-        prop_assert_eq!(is_published(&function, other), other == layout);
+        prop_assert_eq!(read_published(&function, other).is_some(), other == layout);
     }
 
     #[test]
     fn no_text_is_too_odd(text: Vec<u8>, argument: Vec<u8>, result: Option<Vec<u8>>, layout in layout()) {
         let arguments = [argument];
         let function = Function { source: &text, arguments: &arguments, result: result.as_deref() };
-        prop_assert!(!is_published(&function, layout));
+        prop_assert!(read_published(&function, layout).is_none());
         let _ = read_call(&text, &arguments, layout);
     }
 }

@@ -51,7 +51,7 @@ const FUNCTIONS: [&str; 51] = [
     "insta_ids_internal.minting_columns(ARRAY[{int}], '3')",
     "insta_ids_internal.minting_columns(ARRAY[{int}]), insta_ids_internal.objects_of(ARRAY[{int}], true)",
     "insta_ids_internal.normalized_expression({text}, ARRAY[{int}]::oid[], ARRAY[{text}, {name}], ARRAY[{int}]::oid[], {int}), insta_ids_internal.minted_shards({text}, ARRAY[{int}]::oid[]), insta_ids_internal.layout_argument({layout})",
-    "insta_ids_internal.is_published({text}, ARRAY[{text}, {name}], {text}, {layout}), insta_ids_internal.is_published({text}, NULL, NULL, {layout})",
+    "(SELECT count(*) FROM insta_ids_internal.read_published({text}, ARRAY[{text}, {name}], {text}, {layout})), (SELECT count(*) FROM insta_ids_internal.read_published({text}, NULL, NULL, {layout}))",
     "insta_ids_internal.read_call({text}, ARRAY[{text}, {name}], {layout}), insta_ids_internal.read_call({name}, NULL, {layout})",
     "insta_ids_internal.call_function({int}::oid, {int}::oid, ARRAY[{text}, NULL]), insta_ids_internal.function_class({text}, {name}::text::regnamespace, {int})",
     "insta_ids_internal.write_function({layout}, {text}, {name})",

@@ -169,54 +169,6 @@ fn any_text_that_answers_right_is_adopted() {
     }
 }
 
-/// The calls or the text show the epoch to the millisecond. Otherwise the operator has to name the layout.
-#[test]
-fn an_epoch_is_known_to_the_millisecond() {
-    let cluster = Cluster::start("exact");
-    let mut client = cluster.connect();
-    run(&mut client, "SELECT insta_ids.init(2000)");
-    let by_seconds = ARTICLE.replace(":= 1314220021721", ":= 1314220021.721 * 1000");
-    let told = |call: &str| call.replace(", confirm", ", layout => 'instagram', confirm");
-    let unsure = "Function insta5.next_id(): Its calls do not show its epoch to the millisecond.";
-    let hint = "If function insta5.next_id() mints in the layout of this database, say so: layout => 'time:41 shard:13 seq:10 epoch:1314220021721'.";
-    for change in [
-        // The time of the transaction or the statement, and a clock that the function reads early.
-        by_seconds.replace("clock_timestamp()", "now()"),
-        by_seconds.replace("clock_timestamp()", "statement_timestamp()"),
-        by_seconds.replace("INTO now_millis;", "INTO now_millis; PERFORM pg_sleep(0.003);"),
-    ] {
-        anew(&mut client, &change);
-        let call = confirming(&mut client);
-        let error = unchanged(&mut client, &call);
-        assert_eq!(said(&error), ["55000", CANNOT, unsure, hint], "{change}");
-        run(&mut client, &told(&call));
-        run(&mut client, "INSERT INTO insta5.photos DEFAULT VALUES");
-    }
-    // Naming a wrong layout does not help.
-    for (change, reason) in [
-        (
-            by_seconds.replace(".721", ".751").replace("clock_timestamp()", "now()"),
-            "Its ids are not of the layout",
-        ),
-        (by_seconds.replace(".721", ".722"), "Its ids are not of the layout"),
-        (ARTICLE.replace("- our_epoch", "- our_epoch - 1"), "Its ids are not of the layout"),
-    ] {
-        anew(&mut client, &change);
-        let call = told(&confirming(&mut client));
-        let error = unchanged(&mut client, &call);
-        assert!(error.detail().unwrap().contains(reason), "{change}: {error:?}");
-    }
-    // The calls show the epoch of a function that rounds to the nearest millisecond, too.
-    anew(&mut client, &by_seconds.replace("FLOOR(", "round("));
-    let call = confirming(&mut client);
-    run(&mut client, &call);
-    let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5, layout => 'twitter')");
-    let detail = "Their layout is \"time:41 shard:13 seq:10 epoch:1314220021721\".";
-    let message =
-        "layout \"time:41 shard:10 seq:12 epoch:1288834974657\" is not that of the shards of this database";
-    assert_eq!(said(&error), ["22023", message, detail, ""]);
-}
-
 /// What a function does besides minting is rolled back. Only values of sequences stay taken.
 #[test]
 fn what_it_does_besides_is_undone() {
