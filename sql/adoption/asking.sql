@@ -158,7 +158,8 @@ BEGIN ATOMIC
     ) a;
 END;
 
--- Returns why a call of a function for this shard shows that it cannot be adopted, or NULL. `asked` is what ask() has returned.
+-- Returns why a call of a function for this shard shows that it cannot be adopted, or NULL. The other arguments are what ask() has
+-- returned.
 CREATE OR REPLACE FUNCTION insta_ids_internal.answer_reason(
         shard integer, id bigint, ended timestamptz, sequences regclass[], value bigint)
     RETURNS text

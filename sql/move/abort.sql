@@ -111,15 +111,16 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('shard %s is on node "%s"', other.shard, other.node),
             DETAIL = format('Node "%s" takes back only what is lost.', source),
-            HINT = format('To bring it there, call on that node: CALL insta_ids.move_shards(%1$s, %1$s, %2$L).', other.shard, other.node);
+            HINT = format('To bring it to node "%1$s", there: CALL insta_ids.move_shards(%2$s, %2$s, %3$L).', source, other.shard, other.node);
     END IF;
     ranges := merged -> 'ranges';
 END
 $$;
 
 -- Has the connected source take back what it has handed over, and takes over its map. No move begins or ends here meanwhile. If this
--- session ends while the source waits for a lock, the source does nothing.
-CREATE OR REPLACE FUNCTION insta_ids_internal.return_lost(first integer, last integer, source name) RETURNS void
+-- session ends while the source waits for a lock, the source does nothing. Raises an error if this server has a copy of a shard that
+-- the source does not have then.
+CREATE OR REPLACE FUNCTION insta_ids_internal.return_lost(move name, first integer, last integer, source name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -131,6 +132,15 @@ BEGIN
     answer := insta_ids_internal.ask_node(format('SET lock_timeout = ''10s''; SET client_connection_check_interval = ''1s'';'
         || ' SELECT insta_ids_internal.take_back(%s, %s, %L, %L, %L, %s)', first, last, insta_ids_internal.require_own_node(),
         (SELECT greatest(clock_timestamp(), c.lease) + interval '1 ms' FROM insta_ids.clock() c), lost.ranges, lost.version));
+    IF EXISTS (
+        SELECT FROM insta_ids_internal.move m CROSS JOIN unnest(m.shards) s
+        WHERE m.name = move AND NOT (answer -> 'present') @> to_jsonb(s))
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('node "%s" has nothing of shards from %s to %s to take back', source, first, last),
+            DETAIL = 'This server may have the only rows, and keeps its copy.';
+    END IF;
     RAISE NOTICE 'move_abort: node "%" has taken back % shards', source, answer ->> 'shards';
     PERFORM insta_ids.apply_map(answer -> 'map');
 END
@@ -165,7 +175,7 @@ BEGIN
     FROM insta_ids_internal.find_move_to_abort(first, last, from_node, take_back);
     IF has_left THEN
         -- Before the copies are dropped: the source may refuse.
-        PERFORM insta_ids_internal.return_lost(first, last, source);
+        PERFORM insta_ids_internal.return_lost(move, first, last, source);
         CALL insta_ids_internal.new_transaction();
     END IF;
     IF is_here OR id IS NOT NULL AND NOT has_left THEN

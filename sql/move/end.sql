@@ -145,8 +145,8 @@ END
 $$;
 
 -- Takes back the shards of this range that have moved to a node, with the rows of the hand-over. The target, which has lost them,
--- calls it. `until` is the time that ids have reached there; `ranges` and `version` are of the maps of all nodes. Returns the map, and how
--- many shards there are. Raises an error if what is left of a shard was dropped, or if the shard was assigned again since it left.
+-- calls it. `until` is the time that ids have reached there; `ranges` and `version` are of the maps of all nodes. Returns the map, how
+-- many shards came back, and which of the range are present. Raises an error if what is left of a shard was dropped, or if the shard was assigned again since it left.
 CREATE OR REPLACE FUNCTION insta_ids_internal.take_back(
         first integer, last integer, from_node name, until timestamptz, ranges jsonb, version bigint)
     RETURNS jsonb
@@ -165,7 +165,7 @@ BEGIN
         SELECT d FROM insta_ids_internal.departed_shard d
         WHERE d.shard BETWEEN first AND last AND d.to_node = from_node ORDER BY d.shard);
     IF returned = '{}' THEN
-        RETURN jsonb_build_object('map', insta_ids.shard_map(), 'shards', 0);
+        RETURN insta_ids_internal.taken_back(first, last, 0);
     END IF;
     PERFORM insta_ids_internal.require_not_moving(first, last), insta_ids_internal.require_map_version(version);
     FOR next IN
@@ -201,6 +201,16 @@ BEGIN
     ELSE
         PERFORM insta_ids_internal.await_clock(until);
     END IF;
-    RETURN jsonb_build_object('map', insta_ids.shard_map(), 'shards', cardinality(returned));
+    RETURN insta_ids_internal.taken_back(first, last, cardinality(returned));
+END
+$$;
+
+-- Returns the answer of take_back().
+CREATE OR REPLACE FUNCTION insta_ids_internal.taken_back(first integer, last integer, shards integer) RETURNS jsonb
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN jsonb_build_object('map', insta_ids.shard_map(), 'shards', shards, 'present', (
+        SELECT coalesce(jsonb_agg(s.shard), '[]') FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last));
 END
 $$;

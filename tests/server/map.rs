@@ -186,6 +186,25 @@ fn changes_that_would_spoil_the_map_are_refused() {
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.node"), 3);
 }
 
+/// A map that was changed by hand is refused if its versions or its nodes are not those of a map.
+#[test]
+fn a_map_that_is_none_is_refused() {
+    let cluster = node_a("map_by_hand");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.assign(0, 99, 'a')").unwrap();
+    for (place, value, message) in [
+        ("{nodes,0,version}", "900000", "map has a newer version inside than its own"),
+        ("{ranges,0,3}", "900000", "map has a newer version inside than its own"),
+        ("{nodes,0,weight}", "null", "map is not complete"),
+        ("{ranges,0,2}", "null", "map is not complete"),
+    ] {
+        let apply =
+            format!("SELECT insta_ids.apply_map(jsonb_set(insta_ids.shard_map(), '{place}', '{value}'))");
+        let error = refused(&mut client, &apply);
+        assert_eq!((error.code().code(), error.message()), ("22023", message), "{place}");
+    }
+}
+
 /// A transaction whose snapshot is old does not see where shards are now.
 #[test]
 fn a_transaction_with_an_old_snapshot_makes_no_shard() {

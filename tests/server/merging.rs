@@ -299,3 +299,33 @@ fn nodes_are_merged_in_any_order() {
         assert_eq!(merge(&ab, &c), merge(&a, &bc), "{a}, {b} and {c}");
     }
 }
+
+/// A map that has dropped a node is refused where shards are on the node, or move from or to it.
+#[test]
+fn a_map_drops_no_node_that_is_used() {
+    let pair = Pair::start("used_node");
+    let c = Cluster::with("used_node_c", &settings("c"));
+    let (mut a, mut b, mut third) = (pair.a.connect(), pair.b.connect(), c.connect());
+    third.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    let apply = |map: String| format!("SELECT insta_ids.apply_map('{map}')");
+    third.batch_execute(&apply(shard_map(&mut a))).unwrap();
+    third.batch_execute("SELECT insta_ids.drop_node('b')").unwrap();
+
+    let mut moving = Move::of(&pair, 2, 2);
+    moving.steps(before("copied"));
+    let dropping = apply(shard_map(&mut third));
+    let missing = "node \"b\" does not exist";
+    for client in [&mut a, &mut b] {
+        assert_eq!(refused(client, &dropping).message(), missing);
+    }
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+    assert_eq!(refused(&mut a, &dropping).message(), missing);
+    let used = apply(shard_map(&mut a));
+    assert_eq!(refused(&mut third, &used).message(), missing);
+    let dsn = texts(&mut a, "SELECT dsn FROM insta_ids_internal.node WHERE node = 'b'").remove(0);
+    third.execute("SELECT insta_ids.add_node('b', $1)", &[&dsn]).unwrap();
+    third.batch_execute(&used).unwrap();
+    a.batch_execute(&apply(shard_map(&mut third))).unwrap();
+    b.batch_execute(&apply(shard_map(&mut third))).unwrap();
+    assert_eq!(shard_map(&mut a), shard_map(&mut b));
+}

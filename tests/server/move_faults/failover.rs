@@ -349,12 +349,20 @@ fn only_what_is_lost_is_taken_back() {
     a.batch_execute(INSERT).unwrap();
     check_ended(&pair);
 
-    for (n, drop) in
-        ["SELECT insta_ids.drop_shard(2)", "DROP SCHEMA insta2__moved CASCADE"].into_iter().enumerate()
-    {
+    let drops = [
+        "SELECT insta_ids.drop_shard(2)",
+        "DROP SCHEMA insta2__moved CASCADE",
+        "DELETE FROM insta_ids_internal.departed_shard",
+    ];
+    for (n, drop) in drops.into_iter().enumerate() {
         let (_pair, mut a, mut b, _) = lost_target(&format!("dropped_there{n}"), "hand over");
         a.batch_execute(drop).unwrap();
-        assert_eq!(refused(&mut b, TAKE_BACK).message(), "what node \"a\" had of shard 2 was dropped");
+        let reason = if drop.contains("DELETE") {
+            "node \"a\" has nothing of shards from 2 to 2 to take back"
+        } else {
+            "what node \"a\" had of shard 2 was dropped"
+        };
+        assert_eq!(refused(&mut b, TAKE_BACK).message(), reason, "{drop}");
         assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
         let found = "SELECT object FROM insta_ids.check_fleet() WHERE code = 'open_nowhere'";
         assert_eq!(texts(&mut a, found), ["shard 2"]);
