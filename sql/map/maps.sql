@@ -154,6 +154,13 @@ BEGIN
             DETAIL = 'Each range must have a first and a last shard, a node and a version; each node a name, a connection string,'
                 || ' a number, a weight and a version; each dropped node a name and a version.';
     END IF;
+    PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
+    PERFORM insta_ids_internal.require_map_version(v.version)
+    FROM (
+        SELECT (map -> 'version')::bigint
+        UNION SELECT (n -> 'version')::bigint FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n
+        UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r
+    ) v (version);
     IF EXISTS (
         SELECT FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n WHERE n -> 'version' > map -> 'version'
         UNION ALL
@@ -164,13 +171,6 @@ BEGIN
             MESSAGE = 'map has a newer version inside than its own',
             HINT = 'Take it from insta_ids.shard_map().';
     END IF;
-    PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
-    PERFORM insta_ids_internal.require_map_version(v.version)
-    FROM (
-        SELECT (map -> 'version')::bigint
-        UNION SELECT (n -> 'version')::bigint FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n
-        UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r
-    ) v (version);
 END
 $$;
 
