@@ -151,10 +151,10 @@ BEGIN
         -- The new schema's sequences may have the values of the ids that the old one minted last.
         PERFORM insta_ids_internal.pass_ids(shard, last_ids, clock_timestamp());
     END IF;
-    IF was_fenced THEN
-        PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
-    END IF;
     IF old IS NOT NULL THEN
+        -- The triggers of a fence refuse writers whose snapshot is older than the new row of the shard: they would not see the new rows.
+        PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
+        PERFORM insta_ids_internal.open_shards(ARRAY[shard]) WHERE NOT was_fenced;
         -- Another session may have referred to the old tables since. This waits for all who use them.
         PERFORM insta_ids_internal.lock_relations(
             ARRAY(SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = old AND c.relkind IN ('r', 'p') ORDER BY c.oid),

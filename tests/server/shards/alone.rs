@@ -621,3 +621,30 @@ fn a_shard_with_older_ids_comes_back() {
     let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5)");
     assert_eq!(error.message(), "schema insta5 cannot be adopted as shard 5");
 }
+
+/// A transaction with a snapshot from before does not write to the new rows: it would not see them.
+#[test]
+fn an_old_snapshot_does_not_write_to_a_replaced_shard() {
+    let cluster = Cluster::start("replaced_snapshot");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.init(8), insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), body text)');
+             SELECT insta_ids.create_shard(5); INSERT INTO insta5.photos (body) VALUES ('old')",
+        )
+        .unwrap();
+    let mut writer = cluster.connect();
+    writer.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").unwrap();
+    client
+        .batch_execute(
+            "CREATE SCHEMA restored; CREATE SEQUENCE restored.table_id_seq;
+             CREATE TABLE restored.photos (id bigint PRIMARY KEY DEFAULT next_id(5, 'restored.table_id_seq'), body text);
+             INSERT INTO restored.photos SELECT * FROM insta5.photos",
+        )
+        .unwrap();
+    client.batch_execute("SELECT insta_ids.replace_shard(5, 'restored')").unwrap();
+    let update = "UPDATE insta5.photos SET body = 'new' RETURNING id";
+    assert_eq!(refused(&mut writer, update).code(), &SqlState::T_R_SERIALIZATION_FAILURE);
+    writer.batch_execute("ROLLBACK").unwrap();
+    assert_eq!(ids(&mut writer, update).len(), 1);
+}
