@@ -59,7 +59,7 @@ BEGIN
            'See insta_ids.moves there.' || CASE
                WHEN bool_and(c.is_fenced) THEN format(' Without a move: SELECT insta_ids.unfence(%s)', c.shard)
                ELSE format(' If node %1$I has lost it, there: CALL insta_ids.move_abort(%2$s, %2$s, <node that it has left>, take_back => true),'
-                   || ' or the same for all shards of the move', min(p.node), c.shard) END
+                   || ' or the same for all shards of the move', coalesce(min(p.node), min(c.node)), c.shard) END
     FROM (
         SELECT a.key AS node, s.shard::integer AS shard, k.list = 'closed' AS is_fenced
         FROM jsonb_each(answers) a CROSS JOIN unnest('{closed,departed}'::text[]) k (list),
