@@ -30,9 +30,9 @@ BEGIN
 END
 $$;
 
--- Finds out what the functions with texts of their own mint, and returns the state of the schema, these functions' answers, and the oldest
--- and newest id. Raises an error if the schema cannot be adopted, or with `dry_run` if the shard cannot be registered. Keeps no locks
--- but those of nextval, so other sessions go on.
+-- Finds out what the functions with other texts than the published one mint, and returns the state of the schema, these functions'
+-- answers, and the oldest and newest id. Raises an error if the schema cannot be adopted, or with `dry_run` if the shard cannot be
+-- registered. Keeps no locks but those of nextval, so other sessions go on.
 CREATE OR REPLACE FUNCTION insta_ids_internal.examine_schema(
         schema regnamespace, shard integer, confirm text[], dry_run boolean, migrated_to text,
         OUT state text, OUT answers jsonb, OUT oldest bigint, OUT newest bigint)
@@ -60,8 +60,8 @@ EXCEPTION
 END
 $$;
 
--- Gives each minting function of the schema a call of next_id as its body. `answers` has what functions with texts of their own mint.
--- Raises an error if another session changes a function meanwhile.
+-- Gives each minting function of the schema a call of next_id as its body. `answers` has what those with other texts than the
+-- published one mint. Raises an error if another session changes a function meanwhile.
 CREATE OR REPLACE FUNCTION insta_ids_internal.replace_functions(schema regnamespace, shard integer, answers jsonb) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -111,10 +111,9 @@ END
 $$;
 
 -- Makes a shard of a schema whose functions mint ids. `confirm` has the digests of texts that may be called and replaced.
--- `migrated_to` names the last migration that the schema has. Locks
--- the schema's tables and sequences until the transaction ends; each attempt takes a tenth of a second at most, and
--- `lock_timeout` limits them all. Raises an error with all reasons if the schema cannot be adopted. With `dry_run`, it raises the
--- same errors and changes nothing.
+-- `migrated_to` names the last migration that the schema has. Locks the schema's tables and sequences until the transaction ends;
+-- each attempt takes a tenth of a second at most, and `lock_timeout` limits them all. Raises an error with all reasons if the schema
+-- cannot be adopted. With `dry_run`, it raises the same errors and changes nothing.
 CREATE OR REPLACE FUNCTION insta_ids.adopt(
         schema regnamespace, shard integer, lock_timeout text DEFAULT '2s', confirm text[] DEFAULT '{}',
         dry_run boolean DEFAULT false, migrated_to text DEFAULT NULL)

@@ -58,7 +58,7 @@ BEGIN
 END
 $$;
 
--- Returns the sequence that has this name, NULL if no lasting one has.
+-- Returns the sequence that has this name, or NULL if there is none or it is temporary.
 CREATE OR REPLACE FUNCTION insta_ids_internal.find_sequence(name text) RETURNS regclass
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -132,14 +132,15 @@ BEGIN
     ) r ON true
     -- As the function finds it: by a qualified name, or in the first schema of its own search_path that has it.
     LEFT JOIN LATERAL (
-        SELECT insta_ids_internal.find_sequence(e.name)
+        SELECT f.sequence
         FROM (
             SELECT r.sequence, 0
             UNION ALL
             SELECT e.schema || '.' || r.sequence, e.place
             FROM string_to_table(c.path, ', ') WITH ORDINALITY e (schema, place) JOIN pg_namespace n ON quote_ident(n.nspname) = e.schema
         ) e (name, place)
-        WHERE insta_ids_internal.find_sequence(e.name) IS NOT NULL
+        CROSS JOIN LATERAL insta_ids_internal.find_sequence(e.name) f (sequence)
+        WHERE f.sequence IS NOT NULL
         ORDER BY e.place LIMIT 1
     ) q (sequence) ON r.sequence_argument IS NULL
     WHERE p.pronamespace = schema AND (u.native OR k.is_like OR k.fills_key OR k.has_shards_name)

@@ -125,6 +125,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_map(map jsonb) RETURNS
 AS $$
 DECLARE
     config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
+    versions bigint[];
 BEGIN
     IF (config.shards, config.prefix, config.layout::text)
         IS DISTINCT FROM ((map ->> 'shards')::integer, (map ->> 'prefix')::name, map ->> 'layout')
@@ -155,17 +156,12 @@ BEGIN
                 || ' a number, a weight and a version; each dropped node a name and a version.';
     END IF;
     PERFORM insta_ids_internal.require_range(r.first, r.last, 1) FROM insta_ids_internal.read_assignments(map -> 'ranges') r;
-    PERFORM insta_ids_internal.require_map_version(v.version)
-    FROM (
+    versions := ARRAY(
         SELECT (map -> 'version')::bigint
         UNION SELECT (n -> 'version')::bigint FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n
-        UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r
-    ) v (version);
-    IF EXISTS (
-        SELECT FROM jsonb_array_elements((map -> 'nodes') || (map -> 'dropped_nodes')) n WHERE n -> 'version' > map -> 'version'
-        UNION ALL
-        SELECT FROM insta_ids_internal.read_assignments(map -> 'ranges') r WHERE to_jsonb(r.version) > map -> 'version')
-    THEN
+        UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r);
+    PERFORM insta_ids_internal.require_map_version(v) FROM unnest(versions) v;
+    IF (map -> 'version')::bigint < ANY (versions) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'map has a newer version inside than its own',
@@ -191,8 +187,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.statement_of_node(node jsonb) RETU
         ELSE pg_catalog.format('SELECT insta_ids.drop_node(%L)', node ->> 'node') END;
 
 -- Raises an error if two maps contradict each other: if both assigned a shard in the same version, but to different nodes, or
--- both changed a node in the same version, or gave two nodes one number.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_conflict(ours jsonb, theirs jsonb) RETURNS void
+-- both changed a node in the same version, or gave two nodes one number. `merged` has both maps as one.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_conflict(ours jsonb, theirs jsonb, merged jsonb) RETURNS void
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -226,7 +222,7 @@ BEGIN
             HINT = format('If it is as here, there: %s. If not, here: %s.', conflict.ours, conflict.theirs);
     END IF;
     SELECT n.ord, min(n.node) AS node, max(n.node) AS other INTO conflict
-    FROM jsonb_to_recordset(insta_ids_internal.merge_nodes(ours, theirs) -> 'nodes') n (node text, ord integer)
+    FROM jsonb_to_recordset(merged -> 'nodes') n (node text, ord integer)
     GROUP BY n.ord HAVING count(*) > 1 LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING
@@ -275,8 +271,8 @@ BEGIN
     their := map -> 'version';
     ours := insta_ids_internal.merge_maps(ours, ours);
     theirs := insta_ids_internal.merge_maps(map, map);
-    PERFORM insta_ids_internal.require_no_conflict(ours, theirs);
     merged := insta_ids_internal.merge_maps(ours, theirs);
+    PERFORM insta_ids_internal.require_no_conflict(ours, theirs, merged);
     IF merged -> 'nodes' <> ours -> 'nodes' OR merged -> 'dropped_nodes' <> ours -> 'dropped_nodes' THEN
         DELETE FROM insta_ids_internal.node;
         INSERT INTO insta_ids_internal.node

@@ -51,7 +51,7 @@ BEGIN
         PERFORM insta_ids_internal.require_safe_dsn(n.dsn) FROM insta_ids_internal.node n;
     END IF;
     -- A statement that only inserts may come from a dump, and the dump contains the version. Other changes also fire the
-    -- trigger for UPDATE or DELETE.
+    -- trigger for UPDATE or DELETE. A node is dropped or comes back by a statement on insta_ids_internal.node, which counts.
     IF TG_OP <> 'INSERT' AND TG_TABLE_NAME <> 'dropped_node' THEN
         INSERT INTO insta_ids_internal.map VALUES (1) ON CONFLICT ((true)) DO UPDATE SET version = map.version + 1;
     END IF;

@@ -1,17 +1,17 @@
 -- Moves, on the target: a move is aborted.
 
--- Connects to the source, and returns the move of a range that move_abort() can end: its id, whether it is known here, and whether it
--- is open on the source. The id is NULL if neither server has such a move. Raises an error if the move cannot be ended here any
--- more. With `take_back`, this server may have lost that the shards were handed over to it, and `has_left` says whether they may have
--- left the source.
+-- Connects to the source, and returns the move of a range that move_abort() can end: its id, and whether it is open on the source. The
+-- id is NULL if neither server has such a move. Raises an error if the move cannot be ended here any more. With `take_back`, this
+-- server may have lost that the shards were handed over to it, and `has_left` says whether they may have left the source.
 CREATE OR REPLACE FUNCTION insta_ids_internal.find_move_to_abort(
         first integer, last integer, from_node name, take_back boolean,
-        OUT name name, OUT id uuid, OUT source name, OUT is_here boolean, OUT is_open_there boolean, OUT has_left boolean)
+        OUT name name, OUT id uuid, OUT source name, OUT is_open_there boolean, OUT has_left boolean)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     here CONSTANT name := insta_ids_internal.require_own_node();
     moving insta_ids_internal.move;
+    is_here boolean;
     there jsonb;
 BEGIN
     IF num_nulls(first, last, take_back) > 0 THEN
@@ -165,20 +165,19 @@ DECLARE
     move pg_catalog.name;
     id pg_catalog.uuid;
     source pg_catalog.name;
-    is_here boolean;
     is_open_there boolean;
     has_left boolean;
     cancellation pg_catalog.jsonb;
 BEGIN
     CALL insta_ids_internal.new_transaction();
-    SELECT * INTO move, id, source, is_here, is_open_there, has_left
+    SELECT * INTO move, id, source, is_open_there, has_left
     FROM insta_ids_internal.find_move_to_abort(first, last, from_node, take_back);
     IF has_left THEN
         -- Before the copies are dropped: the source may refuse.
         PERFORM insta_ids_internal.return_lost(move, first, last, source);
         CALL insta_ids_internal.new_transaction();
     END IF;
-    IF is_here OR id IS NOT NULL AND NOT has_left THEN
+    IF id IS NOT NULL THEN
         cancellation := insta_ids_internal.move_cancel(move, id);
         -- After this commit, the shards cannot be taken over any more.
         CALL insta_ids_internal.new_transaction();

@@ -146,7 +146,8 @@ $$;
 
 -- Takes back the shards of this range that have moved to a node, with the rows of the hand-over. The target, which has lost them,
 -- calls it. `until` is the time that ids have reached there; `ranges` and `version` are of the maps of all nodes. Returns the map, how
--- many shards came back, and which of the range are present. Raises an error if what is left of a shard was dropped, or if the shard was assigned again since it left.
+-- many shards came back, and which of the range are present. Raises an error if what is left of a shard was dropped, or if the shard
+-- was assigned again since it left.
 CREATE OR REPLACE FUNCTION insta_ids_internal.take_back(
         first integer, last integer, from_node name, until timestamptz, ranges jsonb, version bigint)
     RETURNS jsonb

@@ -71,7 +71,7 @@ BEGIN
     PERFORM insta_ids_internal.disable_subscription(move), insta_ids_internal.restore_privileges(moving.shards, mark -> 'privileges'),
         -- Higher than all that the two nodes know.
         insta_ids_internal.assign_moved(moving,
-            1 + greatest((mark ->> 'version')::bigint, (SELECT m.version FROM insta_ids_internal.map m)));
+            greatest((mark ->> 'version')::bigint + 1, insta_ids_internal.next_map_version()));
     UPDATE insta_ids_internal.move m SET step = 'handed over', step_at = now() WHERE m.name = move;
     INSERT INTO insta_ids_internal.move_outcome VALUES (moving.id, 'handed over', moving.shards);
     RETURN insta_ids_internal.move_hand_over(move);

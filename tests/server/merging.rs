@@ -56,28 +56,36 @@ fn the_newest_assignment_of_each_shard_counts() {
     }
 }
 
-/// Two servers change their maps at the same time, and a third one hears of that in another order.
-#[test]
-fn maps_that_were_changed_at_once_become_the_same() {
-    let servers = ["a", "b", "c"].map(|node| Cluster::with(&format!("merged_{node}"), &settings(node)));
+/// The servers `a`, `b` and `c`, which have the same map of these nodes, and a session on each.
+fn three_servers(name: &str, nodes: &str) -> ([Cluster; 3], [Client; 3]) {
+    let servers = ["a", "b", "c"].map(|node| Cluster::with(&format!("{name}_{node}"), &settings(node)));
     let mut clients = servers.each_ref().map(Cluster::connect);
     for client in &mut clients {
         client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
     }
     clients[0]
-        .batch_execute(
+        .batch_execute(&format!(
             "SELECT insta_ids.init(64);
-             SELECT insta_ids.add_node(n, 'host=' || n) FROM unnest('{a, b, c}'::name[]) n;
-             SELECT insta_ids.assign(0, 63, 'a')",
-        )
+             SELECT insta_ids.add_node(n, 'host=' || n) FROM unnest('{{{nodes}}}'::name[]) n;
+             SELECT insta_ids.assign(0, 63, 'a')"
+        ))
         .unwrap();
-    let tell = |clients: &mut [Client; 3], from: usize, to: usize| {
-        let map = shard_map(&mut clients[from]);
-        clients[to].execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
-    };
-    for (from, to) in [(0, 1), (0, 2)] {
-        tell(&mut clients, from, to);
+    for to in [1, 2] {
+        tell(&mut clients, 0, to);
     }
+    (servers, clients)
+}
+
+/// One server applies the map of another.
+fn tell(clients: &mut [Client; 3], from: usize, to: usize) {
+    let map = shard_map(&mut clients[from]);
+    clients[to].execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
+}
+
+/// Two servers change their maps at the same time, and a third one hears of that in another order.
+#[test]
+fn maps_that_were_changed_at_once_become_the_same() {
+    let (_servers, mut clients) = three_servers("merged", "a, b, c");
     let version = "SELECT version FROM insta_ids_internal.map";
     let before = count(&mut clients[0], version);
     clients[0].batch_execute("SELECT insta_ids.assign(5, 7, 'b')").unwrap();
@@ -193,28 +201,10 @@ fn neighbours_become_one_range_where_they_move_together() {
     assert_eq!(texts(&mut a, "SELECT code FROM insta_ids.check_fleet() WHERE code LIKE '%map'"), [""; 0]);
 }
 
-/// Two versions of the nodes as one map, in which each node is as it was changed last.
+/// Each node is as it was changed last, whoever changed another one meanwhile.
 #[test]
 fn the_newest_address_of_each_node_counts() {
-    let servers = ["a", "b", "c"].map(|node| Cluster::with(&format!("addressed_{node}"), &settings(node)));
-    let mut clients = servers.each_ref().map(Cluster::connect);
-    for client in &mut clients {
-        client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
-    }
-    clients[0]
-        .batch_execute(
-            "SELECT insta_ids.init(64);
-             SELECT insta_ids.add_node(n, 'host=' || n) FROM unnest('{a, b, c, d}'::name[]) n;
-             SELECT insta_ids.assign(0, 63, 'a')",
-        )
-        .unwrap();
-    let tell = |clients: &mut [Client; 3], from: usize, to: usize| {
-        let map = shard_map(&mut clients[from]);
-        clients[to].execute("SELECT insta_ids.apply_map($1::text::jsonb)", &[&map]).unwrap();
-    };
-    for (from, to) in [(0, 1), (0, 2)] {
-        tell(&mut clients, from, to);
-    }
+    let (_servers, mut clients) = three_servers("addressed", "a, b, c, d");
     // Two nodes fail over at the same time, a third server changes other things more often, and drops a node.
     clients[0].batch_execute("SELECT insta_ids.add_node('a', 'host=a2')").unwrap();
     clients[1].batch_execute("SELECT insta_ids.add_node('b', 'host=b2')").unwrap();
