@@ -57,6 +57,8 @@ SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.config', '');
 CREATE TABLE insta_ids_internal.shard (
     shard integer PRIMARY KEY,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- When rows that were committed elsewhere came into its tables. A writer with an older snapshot would not see them.
+    filled_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     -- Whether it stays on this node when the fleet is balanced.
     is_pinned boolean NOT NULL DEFAULT false
 );

@@ -301,7 +301,9 @@ impl From<Refused> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
                 format!("could not serialize access to shard {shard}"),
             )
-            .set_detail("The shard moved to this node, or was created here, after the snapshot of the transaction was taken.")
+            .set_detail(
+                "Rows came to the shard from elsewhere after the snapshot of the transaction was taken.",
+            )
             .set_hint("Roll back, and run the whole transaction again."),
             Refused::Altered(altered) => altered.into(),
             Refused::Unavailable(unavailable) => unavailable.into(),

@@ -169,7 +169,7 @@ BEGIN
         altered := (
             SELECT coalesce(d.object_identity, '') FROM pg_event_trigger_dropped_objects() d
             WHERE d.object_type = 'trigger' AND d.address_names[3] IN ('insta_ids_capture', 'insta_ids_capture_new',
-                    'insta_ids_refuse_truncate', 'insta_ids_return', 'insta_ids_distributed')
+                    'insta_ids_refuse_truncate', 'insta_ids_return', 'insta_ids_distributed', 'insta_ids_distributed_row')
                 OR d.classid = 'pg_class'::regclass AND EXISTS (
                     SELECT FROM insta_ids_internal.distribution n WHERE d.objid IN (n.changes, n.view))
             LIMIT 1);

@@ -296,10 +296,15 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.undo_switch(going insta_ids_intern
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    part regclass;
     name name;
 BEGIN
     IF going.step = 'switched' THEN
-        EXECUTE format('DROP TRIGGER insta_ids_distributed ON %s', going.source);
+        EXECUTE format('DROP TRIGGER insta_ids_distributed_row ON %s', going.source);
+        FOREACH part IN ARRAY insta_ids_internal.with_partitions(going.source) LOOP
+            -- A partition that was made since the switch does not have it.
+            EXECUTE format('DROP TRIGGER IF EXISTS insta_ids_distributed ON %s', part);
+        END LOOP;
     END IF;
     IF going.view IS NOT NULL THEN
         name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.view);

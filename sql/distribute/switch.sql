@@ -12,6 +12,43 @@ BEGIN
 END
 $$;
 
+-- Makes all writes to a source or its view fail: each statement, also one that finds no row, and each row that a subscription brings.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_source_writes(going insta_ids_internal.distribution) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    make CONSTANT text := 'CREATE TRIGGER %I %s INSERT OR UPDATE OR DELETE ON %s FOR EACH %s'
+        || format(' EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', going.target);
+    part regclass;
+BEGIN
+    EXECUTE format(make, 'insta_ids_distributed_row', 'BEFORE', going.source, 'ROW');
+    FOREACH part IN ARRAY insta_ids_internal.with_partitions(going.source) LOOP
+        EXECUTE format(make, 'insta_ids_distributed', 'BEFORE', part, 'STATEMENT');
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_distributed, ENABLE ALWAYS TRIGGER insta_ids_distributed_row', part);
+    END LOOP;
+    IF going.view IS NOT NULL THEN
+        -- Without this one, the server refuses to write to the view with another error.
+        EXECUTE format(make, 'insta_ids_distributed_row', 'INSTEAD OF', going.view, 'ROW');
+        EXECUTE format(make, 'insta_ids_distributed', 'BEFORE', going.view, 'STATEMENT');
+    END IF;
+END
+$$;
+
+-- Makes the tables of the shards refuse writers whose snapshot lacks rows that came from the sources.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_old_snapshots() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM insta_ids_internal.make_gate(r, 'ALWAYS')
+    FROM insta_ids_internal.distribution d
+    CROSS JOIN LATERAL insta_ids_internal.targets_of(d) t
+    CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(t.relation)) p (relation)
+    JOIN insta_ids_internal.shard_relation r ON r.relation = p.relation;
+    UPDATE insta_ids_internal.shard SET filled_at = clock_timestamp();
+    PERFORM insta_ids_internal.forget_map();
+END
+$$;
+
 -- Creates a view of the rows of a source in all shards, under another name than the source's. A type of a shard's own is shown
 -- as that of the source. Roles get the privileges that they have on the source and on its columns.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_view(going insta_ids_internal.distribution) RETURNS void
@@ -33,8 +70,6 @@ BEGIN
     EXECUTE format('CREATE VIEW %s AS %s', name, (
         SELECT string_agg(format('SELECT %s FROM %s t', columns, t.relation), ' UNION ALL ' ORDER BY t.shard)
         FROM insta_ids_internal.targets_of(going) t));
-    EXECUTE format('CREATE TRIGGER insta_ids_distributed INSTEAD OF INSERT OR UPDATE OR DELETE ON %s'
-        || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', name, going.target);
     EXECUTE format('ALTER VIEW %s OWNER TO %s', name, (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = going.source));
     PERFORM insta_ids_internal.keep_to_owner(name::regclass);
     FOR privileges, role IN
@@ -155,7 +190,6 @@ CREATE OR REPLACE FUNCTION insta_ids.distribute_switch(
 AS $$
 DECLARE
     going insta_ids_internal.distribution;
-    part regclass;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
@@ -168,6 +202,7 @@ BEGIN
             PERFORM insta_ids_internal.make_view(going);
         END IF;
     END LOOP;
+    PERFORM insta_ids_internal.refuse_old_snapshots();
     -- Writers wait from here on until the end of the transaction. Readers wait only if views are wanted.
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p ORDER BY p),
@@ -178,14 +213,10 @@ BEGIN
         EXECUTE format('DELETE FROM %s', going.changes);
         UPDATE insta_ids_internal.distribution d SET step = 'switched', step_at = clock_timestamp(), has_way_back = way_back
         WHERE d.source = going.source;
-        EXECUTE format('CREATE TRIGGER insta_ids_distributed BEFORE INSERT OR UPDATE OR DELETE ON %s'
-            || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', going.source, going.target);
-        FOREACH part IN ARRAY insta_ids_internal.with_partitions(going.source) LOOP
-            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER insta_ids_distributed', part);
-        END LOOP;
         IF views THEN
             PERFORM insta_ids_internal.exchange_names(going);
         END IF;
+        PERFORM insta_ids_internal.refuse_source_writes(d) FROM insta_ids_internal.distribution d WHERE d.source = going.source;
     END LOOP;
 END
 $$;

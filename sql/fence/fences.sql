@@ -176,11 +176,7 @@ BEGIN
     FOR next IN
         SELECT * FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards) AND r.kind <> 'S' ORDER BY r.relation
     LOOP
-        PERFORM insta_ids_internal.make_trigger(next, 'insta_ids_fence', CASE WHEN is_target THEN 'ORIGIN' ELSE 'ALWAYS' END,
-            format('BEFORE INSERT OR DELETE OR UPDATE%s ON %s FOR EACH STATEMENT',
-                -- Before PostgreSQL 16, foreign tables cannot have triggers for TRUNCATE.
-                CASE WHEN next.kind <> 'f' OR current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
-                next.relation));
+        PERFORM insta_ids_internal.make_gate(next, CASE WHEN is_target THEN 'ORIGIN' ELSE 'ALWAYS' END);
         IF next.kind <> 'p' AND NOT is_target THEN
             -- COPY would be slower with a trigger before each row, even one that does not fire.
             PERFORM insta_ids_internal.make_trigger(next, 'insta_ids_fence_rows', 'REPLICA',
@@ -217,6 +213,17 @@ BEGIN
     END IF;
 END
 $$;
+
+-- Gives a table of a shard the trigger that each statement of a writer has to pass. `fires` is ORIGIN or ALWAYS.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_gate(next insta_ids_internal.shard_relation, fires text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT insta_ids_internal.make_trigger(next, 'insta_ids_fence', fires,
+        pg_catalog.format('BEFORE INSERT OR DELETE OR UPDATE%s ON %s FOR EACH STATEMENT',
+            -- Before PostgreSQL 16, foreign tables cannot have triggers for TRUNCATE.
+            CASE WHEN next.kind <> 'f' OR pg_catalog.current_setting('server_version_num')::integer >= 160000 THEN ' OR TRUNCATE' END,
+            next.relation));
+END;
 
 -- Opens shards to writers again. It locks no table, because writers that wait for the fence have locked them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.open_shards(shards integer[]) RETURNS void

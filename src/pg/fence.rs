@@ -16,7 +16,7 @@ const EVERY_MS: i64 = 5;
 pub(crate) enum Refused {
     /// The shard is fenced, or has left this server.
     NotHere(NotHere),
-    /// The shard moved to this server, or was created here, after the transaction had taken its snapshot.
+    /// Rows of the shard came here from elsewhere, or it was created, after the transaction had taken its snapshot.
     OldSnapshot {
         /// The shard.
         shard: i32,
@@ -79,8 +79,8 @@ pub(crate) fn pass(shard: i32) -> Result<(), Refused> {
     Err(Refused::NotHere(map::why_not_here(here, shard, is_fenced)?))
 }
 
-/// The same for the call of a trigger, whose argument is the shard. Rows that move to this server were committed before they are
-/// here. A statement with an older snapshot does not see them, so it does not pass.
+/// The same for the call of a trigger, whose argument is the shard. Rows that come here from another server, schema or table
+/// were committed before. A statement with an older snapshot does not see them, so it does not pass.
 ///
 /// # Errors
 /// [`Refused`].
@@ -95,9 +95,9 @@ pub(crate) fn pass_trigger(call: pg_sys::FunctionCallInfo) -> Result<(), Refused
         return Ok(());
     }
     let here = shared::this_node()?;
-    // A shard that left and returned has a new row.
+    // A shard that left and returned was filled again.
     let was_open = !matches!(gate_of(shard, &here, AsOf::Statement)?, Some(Gate::Coming))
-        && made_at(shard, AsOf::Statement)? == made_at(shard, AsOf::Now)?;
+        && filled_at(shard, AsOf::Statement)? == filled_at(shard, AsOf::Now)?;
     if was_open {
         return Ok(());
     }
@@ -121,7 +121,7 @@ fn gate(shard: i32, here: &[u8]) -> Result<Gate, Altered> {
     // sees the shard gone, too.
     match gate_of(shard, here, AsOf::Now)? {
         Some(fenced) => Ok(fenced),
-        None if made_at(shard, AsOf::Now)?.is_some() || relation(c"shard").is_none() => Ok(Gate::Open),
+        None if filled_at(shard, AsOf::Now)?.is_some() || relation(c"shard").is_none() => Ok(Gate::Open),
         None => Ok(Gate::Gone),
     }
 }
@@ -142,8 +142,8 @@ fn gate_of(shard: i32, here: &[u8], as_of: AsOf) -> Result<Option<Gate>, Altered
     Ok(fenced.flatten())
 }
 
-/// When the shard was created here, or `None` if it is not here.
-fn made_at(shard: i32, as_of: AsOf) -> Result<Option<TimestampWithTimeZone>, Altered> {
+/// When the rows of the shard came here, or `None` if it is not here.
+fn filled_at(shard: i32, as_of: AsOf) -> Result<Option<TimestampWithTimeZone>, Altered> {
     let Some(shards) = relation(c"shard") else { return Ok(None) };
-    row_of(shards, shard, as_of, |row| row.get(c"created_at"))
+    row_of(shards, shard, as_of, |row| row.get(c"filled_at"))
 }

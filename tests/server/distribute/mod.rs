@@ -5,6 +5,7 @@ mod kinds;
 mod many;
 mod refusing;
 mod returning;
+mod snapshots;
 mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};

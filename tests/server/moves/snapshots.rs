@@ -95,9 +95,7 @@ fn an_old_snapshot_does_not_write_on_the_target() {
     assert_eq!(error.message(), "could not serialize access to shard 2");
     assert_eq!(
         error.detail(),
-        Some(
-            "The shard moved to this node, or was created here, after the snapshot of the transaction was taken."
-        )
+        Some("Rows came to the shard from elsewhere after the snapshot of the transaction was taken.")
     );
     assert_eq!(error.hint(), Some("Roll back, and run the whole transaction again."));
     all_pass(&mut committed);
