@@ -5,13 +5,14 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 6] = [
-        "src/pg/ddl.c",
-        "src/pg/entry.c",
-        "src/pg/lease.c",
-        "src/pg/remote.c",
-        "src/pg/succession.c",
-        "src/pg/worker.c",
+    const FILES: [&str; 7] = [
+        "src/pg/catalog/ddl.c",
+        "src/pg/minting/entry.c",
+        "src/pg/minting/lease.c",
+        "src/pg/minting/succession.c",
+        "src/pg/placement/remote.c",
+        "src/pg/server/process.c",
+        "src/pg/workers/worker.c",
     ];
     println!("cargo::rerun-if-changed=build.rs");
     for file in FILES {

@@ -38,7 +38,7 @@ CREATE SCHEMA insta_ids_internal;
 COMMENT ON SCHEMA insta_ids_internal IS 'what the extension alone uses';
 
 -- The lease, in Unix milliseconds. Only the library writes it, into the rows that are here; a restored dump adds a row, which counts
--- if it is later. See src/pg/lease.c.
+-- if it is later. See src/pg/minting/lease.c.
 CREATE TABLE insta_ids_internal.lease (ms bigint NOT NULL);
 INSERT INTO insta_ids_internal.lease VALUES (0);
 SELECT pg_catalog.pg_extension_config_dump(

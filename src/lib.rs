@@ -19,7 +19,7 @@ use pgrx::prelude::*;
 macro_rules! sql_files {
     ($($name:literal $file:literal)*) => { sql_files!(@first $($name $file)*); };
     (@first $name:literal $file:literal $($rest:literal)*) => {
-        extension_sql_file!($file, name = $name, bootstrap, creates = [Type(crate::pg::layout::StoredLayout)]);
+        extension_sql_file!($file, name = $name, bootstrap, creates = [Type(crate::pg::types::layout::StoredLayout)]);
         sql_files!(@after $name $($rest)*);
     };
     (@after $before:literal $name:literal $file:literal $($rest:literal)*) => {
@@ -106,11 +106,11 @@ sql_files! {
 #[allow(non_snake_case)]
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    pg::errors::hide_backtraces();
-    pg::settings::define();
-    pg::shared::prepare();
-    pg::succession::watch();
-    pg::driver::resume_with_the_server();
+    pg::server::errors::hide_backtraces();
+    pg::server::settings::define();
+    pg::server::shared::prepare();
+    pg::minting::succession::watch();
+    pg::workers::driver::resume_with_the_server();
 }
 
 #[cfg(any(test, feature = "pg_test"))]

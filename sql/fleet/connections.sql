@@ -1,4 +1,4 @@
--- Questions to other nodes. See src/pg/remote.c for who may ask.
+-- Questions to other nodes. See src/pg/placement/remote.c for who may ask.
 
 -- Begins to connect this session to another server. It replaces a connection of the same name. `node` is for messages. The
 -- connection string decides about timeouts, where it names them.

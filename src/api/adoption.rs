@@ -7,10 +7,10 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::pg::function::call_as;
-use crate::pg::layout::StoredLayout;
-use crate::pg::text::Text;
-use crate::pg::text::c_string;
+use crate::pg::catalog::function::call_as;
+use crate::pg::types::layout::StoredLayout;
+use crate::pg::types::text::Text;
+use crate::pg::types::text::c_string;
 use crate::published::{self, Function, Operand};
 use crate::report::SqlResult;
 

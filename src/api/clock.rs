@@ -8,11 +8,12 @@ use pgrx::prelude::*;
 
 use super::with_mint;
 use crate::mint::Clock;
-use crate::pg::clock::{self, ServerClock};
-use crate::pg::lease::LeaseTable;
-use crate::pg::sequence::{Sequence, refuse_if_read_only};
-use crate::pg::timestamp::{millis_of, timestamp_of};
-use crate::pg::{shared, succession};
+use crate::pg::catalog::sequence::{Sequence, refuse_if_read_only};
+use crate::pg::minting::lease::LeaseTable;
+use crate::pg::minting::succession;
+use crate::pg::server::clock::{self, ServerClock};
+use crate::pg::server::shared;
+use crate::pg::types::timestamp::{millis_of, timestamp_of};
 use crate::report::{self, SqlResult};
 
 /// Returns the system clock, the time of ids, how far that is ahead, and the end of the database's lease (NULL before the

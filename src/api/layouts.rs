@@ -9,8 +9,8 @@ use pgrx::prelude::*;
 use crate::id::Layout;
 use crate::id::hash::mix;
 use crate::mint::Clock;
-use crate::pg::clock::ServerClock;
-use crate::pg::layout::StoredLayout;
+use crate::pg::server::clock::ServerClock;
+use crate::pg::types::layout::StoredLayout;
 use crate::report::{NotALayout, SqlResult};
 
 #[pg_extern(sql = false)]

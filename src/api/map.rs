@@ -5,10 +5,10 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::id::WriterSlot;
-use crate::pg::fence;
-use crate::pg::map;
-use crate::pg::shared;
-use crate::pg::text::Text;
+use crate::pg::placement::fence;
+use crate::pg::placement::map;
+use crate::pg::server::shared;
+use crate::pg::types::text::Text;
 use crate::report::{InvalidWriterSlot, NotAWriterSlot, SqlResult};
 use crate::shard::placement;
 

@@ -6,17 +6,17 @@ use pgrx::prelude::*;
 use super::with_mint;
 use crate::id::{Id, Instagram, Layout, Shard};
 use crate::mint::{Claimed, Guard};
-use crate::pg::argument::Nth;
-use crate::pg::layout::StoredLayout;
-use crate::pg::map;
-use crate::pg::pauses;
-use crate::pg::sequence::Sequence;
-use crate::pg::session::{in_order, is_free};
-use crate::pg::shared;
-use crate::pg::timestamp::millis_of;
+use crate::pg::catalog::sequence::Sequence;
+use crate::pg::minting::order::{in_order, is_free};
+use crate::pg::placement::fence;
+use crate::pg::server::pauses;
+use crate::pg::server::shared;
+use crate::pg::types::argument::Nth;
+use crate::pg::types::layout::StoredLayout;
+use crate::pg::types::timestamp::millis_of;
 use crate::report::{Failure, NegativeCount, SqlResult};
 
-/// `next_id`, from a sequence that the session does not hold yet. `src/pg/entry.c` calls this.
+/// `next_id`, from a sequence that the session does not hold yet. `src/pg/minting/entry.c` calls this.
 #[pg_extern(sql = false)]
 fn next_id(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>) -> SqlResult<i64> {
     Ok(generate(Instagram, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0)?.bits())
@@ -32,7 +32,7 @@ fn next_id_layout(
     Ok(generate(layout, layout.shard(shard.0)?, seq_name.0)?.bits())
 }
 
-/// `next_id`, with a value that the sequence has given. `src/pg/entry.c` calls this.
+/// `next_id`, with a value that the sequence has given. `src/pg/minting/entry.c` calls this.
 #[pg_extern(sql = false)]
 fn next_id_of_value(shard: Nth<0, i32>, seq_name: Nth<1, Sequence>, value: Nth<2, i64>) -> SqlResult<i64> {
     Ok(generate_from(Instagram, Layout::INSTAGRAM.shard(shard.0)?, seq_name.0, value.0)?.bits())
@@ -49,7 +49,7 @@ fn next_id_of_value_layout(
     Ok(generate_from(layout, layout.shard(shard.0)?, seq_name.0, value.0)?.bits())
 }
 
-/// The number of ids that `next_ids` returns, once its arguments are checked. `src/pg/entry.c` calls this.
+/// The number of ids that `next_ids` returns, once its arguments are checked. `src/pg/minting/entry.c` calls this.
 #[pg_extern(sql = false)]
 fn next_ids_count(shard: Nth<0, i32>, count: Nth<1, i32>) -> SqlResult<i32> {
     checked_count(Layout::INSTAGRAM, shard.0, count.0)
@@ -111,7 +111,7 @@ fn generate_from<L: Into<Layout> + Copy>(
 ) -> Result<Id, Failure> {
     let server = shared::attach()?;
     let layout: Layout = typed.into();
-    map::check(server, layout, shard, sequence)?;
+    fence::check(server, layout, shard, sequence)?;
     let passes = if Guard::passes_by(layout) { PASSED_BY } else { 0 };
     for _ in 0..passes {
         let seq = layout.seq_of_writer(value, server.writer())?;

@@ -4,7 +4,7 @@
 //! `sql = false` is declared in `sql/`: its chapter needs it in another schema or place than pgrx would give it.
 //!
 //! In a database whose encoding is not UTF-8, a `text` may be no `str`. So an argument of type `text` is declared as `&[u8]`
-//! and a result as [`crate::pg::text::Text`].
+//! and a result as [`crate::pg::types::text::Text`].
 
 mod adoption;
 mod clock;
@@ -19,24 +19,24 @@ mod tickets;
 mod version;
 
 use crate::mint::{Mint, MintError};
-use crate::pg::clock::ServerClock;
-use crate::pg::lease::LeaseTable;
-use crate::pg::session;
-use crate::pg::shared::Shared;
+use crate::pg::minting::lease::LeaseTable;
+use crate::pg::minting::order;
+use crate::pg::server::clock::ServerClock;
+use crate::pg::server::shared::Shared;
 use crate::report::Failure;
 
-/// Calls `act` with what a session mints ids with ([`session::mint`]). If the extension was dropped and created again
+/// Calls `act` with what a session mints ids with ([`order::mint`]). If the extension was dropped and created again
 /// meanwhile, `act` is called again with the new lease.
 ///
 /// # Errors
-/// The errors of `act`, and [`crate::pg::lease::NoLease`].
+/// The errors of `act`, and [`crate::pg::minting::lease::NoLease`].
 fn with_mint<T>(
     server: &Shared,
     act: impl Fn(&Mint<'_, ServerClock, LeaseTable>) -> Result<T, MintError>,
 ) -> Result<T, Failure> {
     loop {
         let store = LeaseTable::find()?;
-        match act(&session::mint(server, &store)) {
+        match act(&order::mint(server, &store)) {
             Err(MintError::LeaseGone) => {}
             done => return Ok(done?),
         }

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::id::mask::{Key, Masked};
 use crate::id::{Id, Layout, instant, shortcode};
-use crate::pg::argument::Nth;
-use crate::pg::layout::StoredLayout;
-use crate::pg::timestamp::{millis_of, timestamp_of};
+use crate::pg::types::argument::Nth;
+use crate::pg::types::layout::StoredLayout;
+use crate::pg::types::timestamp::{millis_of, timestamp_of};
 use crate::report::{NotAShortcode, NotMasked, SqlResult};
 
 #[pg_extern(sql = false)]

@@ -9,9 +9,9 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 use crate::id::{Id, Layout};
-use crate::pg::layout::StoredLayout;
-use crate::pg::rows::{self, NotRead, Which};
-use crate::pg::text::{Text, c_string};
+use crate::pg::catalog::rows::{self, NotRead, Which};
+use crate::pg::types::layout::StoredLayout;
+use crate::pg::types::text::{Text, c_string};
 use crate::report::SqlResult;
 
 /// How many ids have a fault, and one of them.

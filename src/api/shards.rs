@@ -7,11 +7,12 @@ use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
-use crate::pg::driver::{self, Range};
-use crate::pg::locks::{self, LockMode};
-use crate::pg::parser::{self, Kind};
-use crate::pg::text::{Text, c_string};
-use crate::pg::{memory, owner, relation, rows, transactions};
+use crate::pg::catalog::locks::{self, LockMode};
+use crate::pg::catalog::parser::{self, Kind};
+use crate::pg::catalog::{owner, relation, rows};
+use crate::pg::server::{memory, transactions};
+use crate::pg::types::text::{Text, c_string};
+use crate::pg::workers::driver::{self, Range};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::expression;

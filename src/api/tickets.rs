@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::pg::sequence::Sequence;
+use crate::pg::catalog::sequence::Sequence;
 use crate::report::{NoTicketServer, SqlResult};
 
 /// Returns the next ticket of a ticket server. Once returned, the ticket is final: no crash returns it again.

@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use super::{Error, Id, Millis, Seq, Shard, Times, instant};
+use super::{Error, Id, Millis, Seq, Shard, Times, WriterSlot, instant};
 
 /// How an id is composed: the widths and the order of its fields, when its time begins, and the unit of its time.
 ///
@@ -224,6 +224,20 @@ impl Layout {
             Ok(value) => Ok(Seq((value & u64::from(self.residues() - 1)) as u32)),
             Err(_) => Err(Error::NegativeSequence(value)),
         }
+    }
+
+    /// The sequence field for a sequence's value on the server with this slot. For [`WriterSlot::ALONE`] it is the field that
+    /// [`Layout::seq`] returns.
+    ///
+    /// # Errors
+    /// As [`Layout::seq`], and [`Error::TooManyWriters`] if there are more slots than residues (SQLSTATE 55000).
+    #[inline]
+    pub fn seq_of_writer(self, value: i64, writer: WriterSlot) -> Result<Seq, Error> {
+        let seq = self.seq(value)?;
+        if writer.bits > self.fields().seq_bits {
+            return Err(Error::TooManyWriters { writer, residues: self.residues() });
+        }
+        Ok(Seq((seq.0 << writer.bits | writer.number) & (self.residues() - 1)))
     }
 
     /// The id of an instant, a shard and a sequence field. It is never negative. The instant is rounded down to the unit.

@@ -10,15 +10,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Error, Layout, Seq};
-
 /// The slot of a server among the servers that mint for the same shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct WriterSlot {
-    number: u32,
+    pub(super) number: u32,
     /// The binary logarithm of how many slots there are.
-    bits: u32,
+    pub(super) bits: u32,
 }
 
 /// A text that is no writer slot.
@@ -54,22 +52,6 @@ impl WriterSlot {
     #[must_use]
     pub const fn is_part_of(self, other: Self) -> bool {
         self.bits >= other.bits && self.number % other.slots() == other.number
-    }
-}
-
-impl Layout {
-    /// The sequence field for a sequence's value on the server with this slot. For [`WriterSlot::ALONE`] it is the field that
-    /// [`Layout::seq`] returns.
-    ///
-    /// # Errors
-    /// As [`Layout::seq`], and [`Error::TooManyWriters`] if there are more slots than residues (SQLSTATE 55000).
-    #[inline]
-    pub fn seq_of_writer(self, value: i64, writer: WriterSlot) -> Result<Seq, Error> {
-        let seq = self.seq(value)?;
-        if writer.bits > self.fields().seq_bits {
-            return Err(Error::TooManyWriters { writer, residues: self.residues() });
-        }
-        Ok(Seq((seq.0 << writer.bits | writer.number) & (self.residues() - 1)))
     }
 }
 

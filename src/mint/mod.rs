@@ -14,20 +14,25 @@
 use std::sync::atomic;
 
 mod claim;
+mod clock;
 mod guard;
 mod lease;
+mod renewal;
 mod session;
+mod state;
 mod stats;
 mod succession;
 mod time;
 
-pub use claim::{Claimed, Clock, Event, Mint, MintError, Minted};
+pub use claim::{Claimed, Minted};
+pub use clock::{Clock, Event, Reading};
 pub use guard::{Guard, Key, Slot};
 pub use lease::{LEASE_MS, LeaseKey, LeaseStore, Leases, Lock};
 pub use session::{Last, SessionOrder};
+pub use state::{Mint, MintError};
 pub use stats::{Statistics, Stats};
 pub use succession::Succession;
-pub use time::{Reading, SharedTime, Stamp};
+pub use time::{SharedTime, Stamp};
 
 /// The upper limit of the setting `insta_ids.max_ahead_ms`.
 pub const MAX_AHEAD_MS: i32 = 1000;

@@ -1,7 +1,7 @@
 //! The server's time for ids, shared by its sessions. It never goes back, though the clock may.
 
-use super::Clock;
 use super::atomic::{AtomicI64, AtomicU64, Ordering};
+use super::{Clock, Reading};
 use crate::id::{Error, Millis, Times};
 
 /// A time of the server with its generation: how often an operator has reset the server's time since the server started. All
@@ -56,26 +56,6 @@ impl Stamp {
 
     pub(super) const fn from_bits(bits: u64) -> Self {
         Self(bits)
-    }
-}
-
-/// The system clock and the steady clock, read at the same moment, in microseconds. The steady clock starts anywhere and
-/// cannot be set.
-#[derive(Clone, Copy, Debug)]
-pub struct Reading {
-    /// The system clock, since the Unix epoch.
-    pub system_us: i64,
-    /// The steady clock.
-    pub steady_us: i64,
-}
-
-impl Reading {
-    pub(super) const fn system(self) -> Millis {
-        Millis::new(self.system_us.div_euclid(1000))
-    }
-
-    const fn offset_us(self) -> i64 {
-        self.system_us - self.steady_us
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Fence {
 }
 
 /// Where the shards of a database are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Placement {
     here: Vec<u8>,
     version: i64,
@@ -54,6 +54,10 @@ pub struct NotHere {
 }
 
 impl Placement {
+    /// A map without shards.
+    pub const NOWHERE: Self =
+        Self { here: Vec::new(), version: 0, shards: 0, assignments: Vec::new(), fences: Vec::new() };
+
     /// The placement of shards 0 to `shards` - 1, by version `version` of the map.
     ///
     /// `here` is the name of this server's node. If it is empty, or if there are no assignments, all shards are here but the

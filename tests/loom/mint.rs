@@ -8,17 +8,25 @@ mod atomic {
 
 #[path = "../../src/mint/claim.rs"]
 mod claim;
+#[path = "../../src/mint/clock.rs"]
+mod clock;
 #[path = "../../src/mint/guard.rs"]
 mod guard;
 #[path = "../../src/mint/lease.rs"]
 mod lease;
+#[path = "../../src/mint/renewal.rs"]
+mod renewal;
+#[path = "../../src/mint/state.rs"]
+mod state;
 #[path = "../../src/mint/time.rs"]
 mod time;
 
-pub(crate) use claim::{Claimed, Clock, Event, Mint, MintError};
+pub(crate) use claim::Claimed;
+pub(crate) use clock::{Clock, Event, Reading};
 pub(crate) use guard::Slot;
 pub(crate) use lease::{LEASE_MS, LeaseKey, LeaseStore, Leases, Lock};
-pub(crate) use time::{Reading, SharedTime, Stamp};
+pub(crate) use state::{Mint, MintError};
+pub(crate) use time::{SharedTime, Stamp};
 
 pub(crate) const MAX_AHEAD_MS: i32 = 1000;
 const LEASES: usize = 3;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 
 use support::{Cluster, checkout, texts};
 
@@ -95,7 +96,10 @@ fn messages_of_sql() -> Messages {
 
 fn messages_of_rust() -> Messages {
     let mut messages = Messages::new();
-    let file = fs::read_to_string(checkout().join("src/report.rs")).unwrap();
+    let file: String = fs::read_dir(checkout().join("src/report"))
+        .unwrap()
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
     for (at, mark) in file.match_indices("report(").chain(file.match_indices("let message = ")) {
         let arguments = &file[at + mark.len()..];
         let (code, message) = match mark {
@@ -135,8 +139,9 @@ fn messages_of_rust() -> Messages {
 /// In C, the condition comes before the message, in one statement. Messages of the server's own are left out.
 fn messages_of_c() -> Messages {
     let mut messages = Messages::new();
-    for entry in fs::read_dir(checkout().join("src/pg")).unwrap() {
-        let path = entry.unwrap().path();
+    let files_in =
+        |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    for path in files_in(checkout().join("src/pg")).flat_map(files_in) {
         if path.extension().is_none_or(|kind| kind != "c") {
             continue;
         }

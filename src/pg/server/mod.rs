@@ -1,0 +1,12 @@
+//! The server and its processes: clocks, settings, shared memory, the log, and what a process is told and keeps.
+
+pub(crate) mod clock;
+pub(crate) mod errors;
+pub(crate) mod invalidation;
+pub(crate) mod log;
+pub(crate) mod memory;
+pub(crate) mod pauses;
+pub(crate) mod process;
+pub(crate) mod settings;
+pub(crate) mod shared;
+pub(crate) mod transactions;

@@ -1,0 +1,4 @@
+//! Background workers.
+
+pub(crate) mod driver;
+pub(crate) mod worker;
