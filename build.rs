@@ -34,7 +34,7 @@ fn main() -> Result<(), Failure> {
     println!("cargo::rustc-link-search=native={}", directory(&server, "--libdir")?);
     println!("cargo::rustc-link-lib=pq");
     // The server calls them, and nothing in the library does.
-    for function in ["insta_ids_left_schema", "insta_ids_next_id", "insta_ids_disconnect_node"] {
+    for function in ["insta_ids_watch_ddl", "insta_ids_next_id", "insta_ids_disconnect_node"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined={function}");
     }
     // Calls within the library need no look at the symbols of others.

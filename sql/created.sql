@@ -2,22 +2,15 @@
 -- kinds. An update that changes one must drop and create it.
 
 CREATE EVENT TRIGGER insta_ids_refuse_ddl_at_start ON ddl_command_start
-    WHEN TAG IN ('ALTER TABLE', 'CREATE INDEX', 'DROP INDEX') EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start();
-CREATE EVENT TRIGGER insta_ids_refuse_ddl ON ddl_command_end EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards();
-CREATE EVENT TRIGGER insta_ids_refuse_drop ON sql_drop EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards();
-COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl IS 'refuses to alter objects of a shard that is fenced or moves';
-COMMENT ON EVENT TRIGGER insta_ids_refuse_drop IS 'refuses to drop objects of a shard that is fenced or moves';
+    WHEN TAG IN ('ALTER TABLE', 'CREATE INDEX', 'DROP INDEX') EXECUTE FUNCTION insta_ids_internal.watch_ddl();
+CREATE EVENT TRIGGER insta_ids_refuse_ddl ON ddl_command_end EXECUTE FUNCTION insta_ids_internal.watch_ddl();
+CREATE EVENT TRIGGER insta_ids_refuse_drop ON sql_drop EXECUTE FUNCTION insta_ids_internal.watch_ddl();
 COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_at_start IS
     'refuses statements with CONCURRENTLY in a shard that is fenced or moves';
-
-CREATE EVENT TRIGGER insta_ids_refuse_ddl_on_sources ON ddl_command_end
-    WHEN TAG IN ('ALTER TABLE', 'ALTER TRIGGER', 'ALTER SCHEMA') EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_sources();
-CREATE EVENT TRIGGER insta_ids_refuse_drop_of_sources ON sql_drop EXECUTE FUNCTION insta_ids_internal.refuse_ddl_on_sources();
-CREATE EVENT TRIGGER insta_ids_guard_new_partitions ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE') EXECUTE FUNCTION insta_ids_internal.guard_new_partitions();
-COMMENT ON EVENT TRIGGER insta_ids_guard_new_partitions IS 'refuses TRUNCATE of new partitions of a table that is being distributed';
-COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl_on_sources IS 'refuses to alter a table that is being distributed';
-COMMENT ON EVENT TRIGGER insta_ids_refuse_drop_of_sources IS 'refuses to drop a table that is being distributed, or its partition';
+COMMENT ON EVENT TRIGGER insta_ids_refuse_ddl IS
+    'refuses to alter objects of a shard that is fenced or moves, and a table that is being distributed';
+COMMENT ON EVENT TRIGGER insta_ids_refuse_drop IS
+    'refuses to drop objects of a shard that is fenced or moves, and a table that is being distributed';
 
 CREATE CONSTRAINT TRIGGER tell AFTER INSERT OR UPDATE ON insta_ids_internal.map
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.notify_map();

@@ -157,15 +157,13 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.trigger_function(relation regclass
 
 -- Raises an error if a statement has altered a source or renamed its schema, or dropped something that a distribution needs. A
 -- dropped partition is known by its trigger.
-CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_sources() RETURNS event_trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_sources(event text, tag text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     altered text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) OR insta_ids_internal.is_restoring() THEN
-        RETURN;
-    ELSIF TG_EVENT = 'sql_drop' THEN
+    IF event = 'sql_drop' THEN
         altered := (
             SELECT coalesce(d.object_identity, '') FROM pg_event_trigger_dropped_objects() d
             WHERE d.object_type = 'trigger' AND d.address_names[3] IN ('insta_ids_capture', 'insta_ids_capture_new',
@@ -173,7 +171,7 @@ BEGIN
                 OR d.classid = 'pg_class'::regclass AND EXISTS (
                     SELECT FROM insta_ids_internal.distribution n WHERE d.objid IN (n.changes, n.view))
             LIMIT 1);
-    ELSE
+    ELSIF tag IN ('ALTER TABLE', 'ALTER TRIGGER', 'ALTER SCHEMA') THEN
         altered := (
             SELECT c.object_identity
             FROM pg_event_trigger_ddl_commands() c
@@ -196,14 +194,13 @@ $$;
 
 -- Makes TRUNCATE fail on partitions that a statement has created or attached. PostgreSQL gives a new partition the triggers of its
 -- table that are for rows, and not those for statements. A TRUNCATE that a subscription applies does not fail there.
-CREATE OR REPLACE FUNCTION insta_ids_internal.guard_new_partitions() RETURNS event_trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION insta_ids_internal.guard_new_partitions(event text, tag text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     part regclass;
 BEGIN
-    -- A dump has the triggers of partitions.
-    IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) OR insta_ids_internal.is_restoring() THEN
+    IF event = 'sql_drop' OR tag NOT IN ('CREATE TABLE', 'ALTER TABLE') THEN
         RETURN;
     END IF;
     FOR part IN

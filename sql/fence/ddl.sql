@@ -1,4 +1,9 @@
--- Event triggers: the objects of a shard that is fenced or moves cannot be altered.
+-- Event triggers: the objects of a shard that is fenced or moves cannot be altered, nor a table that is being distributed.
+
+-- Each event trigger calls this. Nearly all statements end here: it calls refuse_ddl() or refuse_ddl_at_start() only if a shard is
+-- fenced or moves, if a table is being distributed, or for ALTER SCHEMA.
+CREATE OR REPLACE FUNCTION insta_ids_internal.watch_ddl() RETURNS event_trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_watch_ddl';
 
 -- Returns the schemas of shards that are fenced or move, as committed now, whatever the transaction's snapshot is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.fenced_schemas() RETURNS TABLE (shard integer, schema text)
@@ -90,9 +95,30 @@ BEGIN
 END
 $$;
 
+-- Raises an error if the statement of an event trigger has altered or dropped what cannot be altered now.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl(event text, tag text) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- Functions name those of the extension with the schema.
+    IF tag = 'ALTER SCHEMA' AND to_regnamespace('insta_ids') IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'dependent_objects_still_exist',
+            MESSAGE = 'schema insta_ids cannot be renamed',
+            DETAIL = 'Functions of the extension insta_ids look for it by this name.';
+    ELSIF insta_ids_internal.is_restoring() THEN
+        RETURN;
+    END IF;
+    PERFORM insta_ids_internal.refuse_ddl_on_fenced_shards(event, tag);
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
+        PERFORM insta_ids_internal.refuse_ddl_on_sources(event, tag), insta_ids_internal.guard_new_partitions(event, tag);
+    END IF;
+END
+$$;
+
 -- Raises an error if a statement has altered an object of a shard that is fenced or moves.
-CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards() RETURNS event_trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards(event text, tag text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     shards integer[];
@@ -100,28 +126,15 @@ DECLARE
     altered record;
     publication name;
 BEGIN
-    -- Functions name those of the extension with the schema.
-    IF TG_TAG = 'ALTER SCHEMA' AND to_regnamespace('insta_ids') IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'dependent_objects_still_exist',
-            MESSAGE = 'schema insta_ids cannot be renamed',
-            DETAIL = 'Functions of the extension insta_ids look for it by this name.';
-    END IF;
-    -- Most statements end here, without loading the library.
-    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-        AND NOT EXISTS (SELECT FROM insta_ids_internal.fence)
-    THEN
-        RETURN;
-    END IF;
     -- Before PostgreSQL 16, a superuser may have to take over objects of a prepared shard. See require_trusted_owners().
     SELECT array_agg(f.shard), array_agg(f.schema) INTO shards, schemas FROM insta_ids_internal.fenced_schemas() f
     WHERE current_setting('server_version_num')::integer >= 160000
         OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE f.shard = ANY (m.shards) AND m.step = 'prepared')
         OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user);
-    IF shards IS NULL OR insta_ids_internal.is_restoring() THEN
+    IF shards IS NULL THEN
         RETURN;
     END IF;
-    SELECT * INTO altered FROM insta_ids_internal.altered_object(TG_EVENT, shards, schemas);
+    SELECT * INTO altered FROM insta_ids_internal.altered_object(event, shards, schemas);
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
@@ -130,7 +143,7 @@ BEGIN
             HINT = insta_ids_internal.hint_to_alter(altered.shard);
     END IF;
     -- The publication of a move says which rows reach the target.
-    publication := insta_ids_internal.altered_publication(TG_EVENT);
+    publication := insta_ids_internal.altered_publication(event);
     IF publication IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
@@ -138,7 +151,7 @@ BEGIN
             DETAIL = 'Rows would not reach the other server.',
             HINT = 'Try again when its shards have moved: see insta_ids.moves.';
     END IF;
-    IF TG_TAG IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
+    IF tag IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE') THEN
         PERFORM insta_ids_internal.require_no_outside_children(shards);
     END IF;
 END
@@ -162,17 +175,14 @@ END
 $$;
 
 -- Raises an error before a statement with CONCURRENTLY alters a shard that is fenced or moves. These statements commit before
--- they end, so refuse_ddl_on_fenced_shards() would leave them half done. They run outside of functions and transaction blocks,
+-- they end, so refuse_ddl() would leave them half done. They run outside of functions and transaction blocks,
 -- so current_query() is their text.
-CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_fenced_shards_at_start() RETURNS event_trigger
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_at_start() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 DECLARE
     schemas pg_catalog.text[];
 BEGIN
-    IF NOT EXISTS (SELECT FROM insta_ids_internal.fence) THEN
-        RETURN;
-    END IF;
     -- search_path is the client's, so that the statement's relations are found.
     BEGIN
         schemas := ARRAY(

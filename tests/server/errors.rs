@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use support::{Cluster, checkout, texts};
 
@@ -158,7 +157,7 @@ fn messages_of_c() -> Messages {
                 && is_raised
                 && !["out of memory", "%s"].contains(&literal.as_str())
             {
-                messages.insert(with_gaps(literal), condition.to_lowercase());
+                messages.insert(with_gaps(literal), condition.trim_start_matches("E_R_I_E_").to_lowercase());
             }
         }
     }

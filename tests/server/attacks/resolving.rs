@@ -194,11 +194,11 @@ fn statements_of_the_library_qualify_every_name() {
     poison(&mut client);
     client.batch_execute(&format!("SET search_path = {POISONED_PATH}")).unwrap();
     let mut statements = BTreeSet::new();
-    for file in fs::read_dir(checkout().join("src/pg"))
-        .unwrap()
-        .chain(fs::read_dir(checkout().join("src/api")).unwrap())
-    {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap_or_default();
+    let pg = fs::read_dir(checkout().join("src/pg")).unwrap().map(|folder| folder.unwrap().path());
+    for folder in pg.filter(|path| path.is_dir()).chain([checkout().join("src/api")]) {
+        let texts =
+            fs::read_dir(folder).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+        let text: String = texts.collect();
         let literals =
             text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|line| line.split('"'));
         let sql = ["SELECT ", "CALL ", "INSERT ", "UPDATE ", "DELETE "];

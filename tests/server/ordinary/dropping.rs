@@ -40,7 +40,7 @@ fn what_depends_on_the_extension_keeps_it_from_being_dropped() {
         ("DROP SCHEMA insta_ids", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP SCHEMA insta_ids CASCADE", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("ALTER SCHEMA insta_ids RENAME TO other", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
-        ("ALTER SCHEMA insta_ids_internal RENAME TO other", SqlState::UNDEFINED_TABLE),
+        ("ALTER SCHEMA insta_ids_internal RENAME TO other", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP SCHEMA public", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP EVENT TRIGGER insta_ids_refuse_ddl", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
         ("DROP TABLE insta_ids_internal.lease", SqlState::DEPENDENT_OBJECTS_STILL_EXIST),
