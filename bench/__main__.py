@@ -8,6 +8,7 @@ import sys
 import figures
 import plots
 from adoption import adoption
+from ddl import ddl
 from distribute import distribute
 from engines import plproxy, writers
 from fleet import fleet
@@ -31,6 +32,7 @@ PARTS = [
     ranges,
     masking,
     wal,
+    ddl,
     shards,
     adoption,
     moves,
