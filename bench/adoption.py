@@ -1,4 +1,4 @@
-"""A schema of the published function adopted, released and adopted again, under eight writers."""
+"""A schema of the published function adopted, unadopted and adopted again, under eight writers."""
 
 import pathlib
 import tempfile
@@ -32,7 +32,7 @@ def adoption(bench):
         def switch():
             for name, call in (
                 ("adopt", "adopt('insta5', 5)"),
-                ("release", "release('insta5')"),
+                ("unadopt", "unadopt('insta5')"),
                 ("adopt, again", "adopt('insta5', 5)"),
             ):
                 time.sleep(pause)

@@ -67,7 +67,7 @@ sql_files! {
     "adoption_replacing" "../sql/adoption/replacing.sql"
     "adoption_reasons" "../sql/adoption/reasons.sql"
     "adoption_adopt" "../sql/adoption/adopt.sql"
-    "adoption_release" "../sql/adoption/release.sql"
+    "adoption_unadopt" "../sql/adoption/unadopt.sql"
     "move_moves" "../sql/move/moves.sql"
     "move_outside" "../sql/move/outside.sql"
     "move_offer" "../sql/move/offer.sql"

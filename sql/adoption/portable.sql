@@ -38,7 +38,7 @@ BEGIN
 END
 $$;
 
--- guard_sequence of sql/portable.sql, with its text. Another role may have made or changed the one of a database, so release calls
+-- guard_sequence of sql/portable.sql, with its text. Another role may have made or changed the one of a database, so unadopt calls
 -- this one.
 DO $$
 BEGIN

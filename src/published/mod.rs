@@ -1,4 +1,4 @@
-//! The published function: release writes its text, and adopt recognizes it. While a schema is a shard, one call of `next_id`
+//! The published function: unadopt writes its text, and adopt recognizes it. While a schema is a shard, one call of `next_id`
 //! stands in its place, which is read here, too.
 //!
 //! This module knows no server, so it identifies types and functions by their names.

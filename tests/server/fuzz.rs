@@ -55,7 +55,7 @@ const FUNCTIONS: [&str; 51] = [
     "insta_ids_internal.read_call({text}, ARRAY[{text}, {name}], {layout}), insta_ids_internal.read_call({name}, NULL, {layout})",
     "insta_ids_internal.call_function({int}::oid, {int}::oid, ARRAY[{text}, NULL]), insta_ids_internal.function_class({text}, {name}::text::regnamespace, {int})",
     "insta_ids_internal.write_function({layout}, {text}, {name})",
-    "insta_ids.adopt({name}::text::regnamespace, {int}), insta_ids.release({name}::text::regnamespace)",
+    "insta_ids.adopt({name}::text::regnamespace, {int}), insta_ids.unadopt({name}::text::regnamespace)",
     "insta_ids_internal.require_range({int}, {int}, {int}), insta_ids_internal.require_locks({int})",
     "insta_ids_internal.transactions_committed(), insta_ids_internal.path_of({name}, {name}), insta_ids_internal.migration_by_script({name})",
 ];

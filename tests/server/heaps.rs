@@ -108,7 +108,7 @@ fn shards_with_rows_elsewhere_are_refused() {
             ("insta5", "SELECT insta_ids.fence(5)", true),
             ("insta5", "SELECT insta_ids.replace_shard(5, 'restored')", true),
             ("restored", "SELECT insta_ids.replace_shard(5, 'restored')", true),
-            ("insta5", "SELECT insta_ids.release('insta5')", true),
+            ("insta5", "SELECT insta_ids.unadopt('insta5')", true),
             ("insta7", "SELECT insta_ids.adopt('insta7', 7)", true),
             ("insta7", "SELECT insta_ids.adopt('insta7', 7, dry_run => true)", true),
             ("insta5", "SELECT insta_ids_internal.move_offer(5, 5, 'b')", true),

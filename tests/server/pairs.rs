@@ -239,7 +239,7 @@ impl World {
         match operation {
             Operation::Distribute => self.distribute(node),
             Operation::Adopt => {
-                self.execute(node, &[format!("SELECT insta_ids.release('{schema}')")]);
+                self.execute(node, &[format!("SELECT insta_ids.unadopt('{schema}')")]);
                 self.write();
                 self.execute(node, &[format!("SELECT insta_ids.adopt('{schema}', {SHARD})")]);
             }

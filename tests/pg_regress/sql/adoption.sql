@@ -58,7 +58,7 @@ DELETE FROM insta5.photos WHERE caption <> 'before';
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT insta_ids.adopt('insta5', 5);
 ROLLBACK;
-SELECT insta_ids.release('insta5');
+SELECT insta_ids.unadopt('insta5');
 
 -- There, and back.
 SELECT insta_ids.adopt('insta5', 5, dry_run => true);
@@ -68,8 +68,8 @@ SELECT insta_ids.adopt('insta5', 5);
 \d insta5.photos
 SELECT pg_get_functiondef('insta5.next_id()'::regprocedure);
 INSERT INTO insta5.photos (caption) VALUES ('managed');
-SELECT insta_ids.release('insta5');
-SELECT insta_ids.release('insta5');
+SELECT insta_ids.unadopt('insta5');
+SELECT insta_ids.unadopt('insta5');
 \d insta5.photos
 SELECT pg_get_functiondef('insta5.next_id()'::regprocedure);
 INSERT INTO insta5.photos (caption) VALUES ('after');

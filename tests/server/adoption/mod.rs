@@ -1,4 +1,4 @@
-//! Promise: adopt and release keep a schema's functions, defaults, rows and sequences. A refusal changes nothing. Sessions that
+//! Promise: adopt and unadopt keep a schema's functions, defaults, rows and sequences. A refusal changes nothing. Sessions that
 //! write meanwhile see no error.
 
 mod asking;
@@ -179,7 +179,7 @@ impl Variant {
     }
 }
 
-/// Selects what adopt and release keep: functions, defaults and rows.
+/// Selects what adopt and unadopt keep: functions, defaults and rows.
 const KEPT: &str = "
     SELECT 'function ' || oid || ' ' || proname || pronargs || coalesce(proacl::text, '')
     FROM pg_proc WHERE oid < (SELECT oid FROM pg_class WHERE relname = 'photos' AND relnamespace = 'insta5'::regnamespace)
@@ -200,7 +200,7 @@ const STATE: &str = "
     ORDER BY 1";
 
 const ADOPT: &str = "SELECT insta_ids.adopt('insta5', 5)";
-const RELEASE: &str = "SELECT insta_ids.release('insta5')";
+const UNADOPT: &str = "SELECT insta_ids.unadopt('insta5')";
 const FINDINGS: &str = "SELECT concat_ws(' ', code, object, detail) FROM insta_ids.check()";
 const CHECKS: &str = "
     SELECT conrelid::regclass || ' ' || convalidated FROM pg_constraint

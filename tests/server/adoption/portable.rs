@@ -33,7 +33,7 @@ fn plain(client: &mut Client) {
 }
 
 const ADOPT: &str = "SELECT insta_ids.adopt('insta5', 5, '30s')";
-const RELEASE: &str = "SELECT insta_ids.release('insta5', '30s', 'portable.next_id(integer,regclass)')";
+const UNADOPT: &str = "SELECT insta_ids.unadopt('insta5', '30s', 'portable.next_id(integer,regclass)')";
 const DEFAULTS: &str =
     "SELECT concat_ws(' ', d.adrelid::regclass, pg_get_expr(d.adbin, d.adrelid)) FROM pg_attrdef d
     WHERE d.adrelid::regclass::text LIKE 'insta5.%' ORDER BY 1";
@@ -87,7 +87,7 @@ fn a_schema_goes_from_portable_functions_to_the_extension_and_back() {
                 assert_eq!(error.message(), format!("sequence insta5.{sequence} is not guarded"));
             }
             thread::sleep(Duration::from_millis(200));
-            client.batch_execute(RELEASE).unwrap();
+            client.batch_execute(UNADOPT).unwrap();
             assert_eq!(texts(&mut client, DEFAULTS), portable);
         }
         thread::sleep(Duration::from_millis(200));
@@ -108,7 +108,7 @@ fn a_schema_goes_from_portable_functions_to_the_extension_and_back() {
     assert!(count(&mut client, "SELECT insta5.next_id()") > newest);
 }
 
-/// What cannot be adopted or released that way is refused, and stays as it is.
+/// What cannot be adopted or unadopted that way is refused, and stays as it is.
 #[test]
 fn what_is_not_a_call_of_portable_next_id_stays() {
     let cluster = Cluster::start("portable_unlike");
@@ -151,14 +151,14 @@ fn what_is_not_a_call_of_portable_next_id_stays() {
         )
         .unwrap();
     let error =
-        refused(&mut client, "SELECT insta_ids.release('insta5', '2s', 'other.next_id(integer,regclass)')");
+        refused(&mut client, "SELECT insta_ids.unadopt('insta5', '2s', 'other.next_id(integer,regclass)')");
     assert_eq!(error.message(), "function other.next_id(integer,regclass) is not next_id of portable.sql");
     client
         .batch_execute("ALTER FUNCTION portable.next_id(integer, regclass) SET search_path = other")
         .unwrap();
-    assert_eq!(refused(&mut client, RELEASE).code().code(), "22023");
+    assert_eq!(refused(&mut client, UNADOPT).code().code(), "22023");
     // Without it, the published function comes back, as ever.
-    client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    client.batch_execute("SELECT insta_ids.unadopt('insta5')").unwrap();
     assert!(
         texts(&mut client, "SELECT prosrc FROM pg_proc WHERE oid = 'insta5.next_id()'::regprocedure")[0]
             .contains("our_epoch")
@@ -189,7 +189,7 @@ fn what_mints_elsewhere_is_named() {
     client.batch_execute(ADOPT).unwrap();
 }
 
-/// Whoever owns the functions of portable.sql can change them, and release runs as a superuser.
+/// Whoever owns the functions of portable.sql can change them, and unadopt runs as a superuser.
 #[test]
 fn release_runs_no_function_of_others() {
     let cluster = Cluster::start("portable_hostile");
@@ -205,7 +205,7 @@ fn release_runs_no_function_of_others() {
              AS 'INSERT INTO public.ran VALUES (current_user) RETURNING 1'",
         )
         .unwrap();
-    client.batch_execute(RELEASE).unwrap();
+    client.batch_execute(UNADOPT).unwrap();
     assert_eq!(count(&mut client, "SELECT count(*) FROM ran"), 0);
     assert_eq!(count(&mut client, "SELECT count(portable.next_id(5, 'insta5.table_id_seq'::regclass))"), 1);
 }
@@ -236,7 +236,7 @@ fn sequences_of_others_stay_as_they_are() {
     let ahead = newest + (5_000 << 23);
     client.batch_execute(&format!("SELECT setval('shared_newest', {ahead})")).unwrap();
     client.batch_execute("ALTER SEQUENCE insta5.orders_newest RENAME TO other").unwrap();
-    client.batch_execute(RELEASE).unwrap();
+    client.batch_execute(UNADOPT).unwrap();
     assert!(count(&mut client, "INSERT INTO insta5.comments DEFAULT VALUES RETURNING id") > ahead);
     let guards = "SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'insta5'::regnamespace AND c.relname ~ '_newest$' ORDER BY 1";
     assert_eq!(
@@ -258,8 +258,8 @@ fn a_sequence_with_a_long_name_is_renamed_first() {
     assert_eq!(error.code().code(), "42622");
     assert_eq!(error.message(), format!("name of sequence insta5.{long} is too long"));
     client.batch_execute(&format!("SELECT insta_ids.init(10); {ADOPT}")).unwrap();
-    assert_eq!(refused(&mut client, RELEASE).code().code(), "42622");
-    client.batch_execute(&format!("ALTER SEQUENCE insta5.{long} RENAME TO {fits}; {RELEASE}")).unwrap();
+    assert_eq!(refused(&mut client, UNADOPT).code().code(), "42622");
+    client.batch_execute(&format!("ALTER SEQUENCE insta5.{long} RENAME TO {fits}; {UNADOPT}")).unwrap();
     client.batch_execute(&format!("SELECT portable.next_id(5, 'insta5.{fits}'); {ADOPT}")).unwrap();
     assert_eq!(count(&mut client, "SELECT count(*) FROM pg_class WHERE relname ~ '_newest$'"), 0);
 }

@@ -1,9 +1,9 @@
-//! Promise: adopt and release refuse a schema with the reason, and change nothing then.
+//! Promise: adopt and unadopt refuse a schema with the reason, and change nothing then.
 
 use postgres::error::{DbError, SqlState};
 use postgres::{Client, NoTls};
 
-use super::{ADOPT, ARTICLE, CANNOT, RELEASE, STATE, anew, confirming, owned_by, run, said, unchanged};
+use super::{ADOPT, ARTICLE, CANNOT, STATE, UNADOPT, anew, confirming, owned_by, run, said, unchanged};
 use support::shards::Running;
 use support::{Cluster, NOT_PRELOADED, count, refused, texts};
 
@@ -221,9 +221,9 @@ fn rows_that_are_not_the_shards_are_refused() {
     let newer = "SELECT count(*) FROM insta5.photos WHERE id > (SELECT id FROM insta5.photos ORDER BY id DESC OFFSET 5 LIMIT 1)";
     assert_eq!(count(&mut client, newer), 5);
     assert!(count(&mut client, ahead) > 50_000);
-    // Release is refused while ids are ahead of the clock, also after a restart.
+    // Unadopt is refused while ids are ahead of the clock, also after a restart.
     for _ in 0..2 {
-        let error = unchanged(&mut client, RELEASE);
+        let error = unchanged(&mut client, UNADOPT);
         let [code, message, detail, hint] = said(&error);
         assert!(message.starts_with("time of ids is ahead of the clock by 00:0"), "{message}");
         assert_eq!(code, "55000");
@@ -318,14 +318,14 @@ fn what_is_no_schema_for_it_is_refused() {
             ["22003", "shard 2000 is out of range", "Shards are numbered from 0 to 1999.", ""],
         ),
         ("SELECT insta_ids.adopt('insta7', 7)", ["3F000", "schema \"insta7\" does not exist", "", ""]),
-        (RELEASE, ["42704", "schema insta5 is not a shard", "", ""]),
-        ("SELECT insta_ids.release('public')", ["42704", "schema public is not a shard", "", ""]),
+        (UNADOPT, ["42704", "schema insta5 is not a shard", "", ""]),
+        ("SELECT insta_ids.unadopt('public')", ["42704", "schema public is not a shard", "", ""]),
         (
             "SET ROLE nobody; SELECT insta_ids.adopt('insta5', 5)",
             ["42501", "permission denied for schema insta_ids_internal", "", ""],
         ),
         (
-            "SET ROLE nobody; SELECT insta_ids.release('insta5')",
+            "SET ROLE nobody; SELECT insta_ids.unadopt('insta5')",
             ["42501", "permission denied for view shard_schema", "", ""],
         ),
         (
@@ -340,13 +340,13 @@ fn what_is_no_schema_for_it_is_refused() {
         let error = unchanged_as_superuser(&mut client, call);
         assert_eq!(said(&error), expected, "{call}");
     }
-    // A role that may read the schema may not release it.
+    // A role that may read the schema may not unadopt it.
     run(&mut client, "GRANT SELECT ON ALL TABLES IN SCHEMA insta5 TO other");
     let error = unchanged_as_superuser(&mut client, "SET ROLE other; SELECT insta_ids.adopt('insta5', 5)");
     assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{error}");
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
         let begin = format!("BEGIN ISOLATION LEVEL {isolation};");
-        for call in [ADOPT, RELEASE] {
+        for call in [ADOPT, UNADOPT] {
             run(&mut client, &begin);
             let error = refused(&mut client, call);
             run(&mut client, "ROLLBACK");
@@ -356,11 +356,11 @@ fn what_is_no_schema_for_it_is_refused() {
     run(&mut client, ADOPT);
     let error = unchanged(&mut client, ADOPT);
     assert_eq!(said(&error), ["42710", "shard 5 already exists", "", ""]);
-    let error = unchanged_as_superuser(&mut client, "SET ROLE other; SELECT insta_ids.release('insta5')");
+    let error = unchanged_as_superuser(&mut client, "SET ROLE other; SELECT insta_ids.unadopt('insta5')");
     assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{error}");
 }
 
-/// Release refuses functions and defaults that the published function cannot replace.
+/// Unadopt refuses functions and defaults that the published function cannot replace.
 #[test]
 fn what_cannot_be_released_is_refused() {
     let cluster = Cluster::start("no_release");
@@ -368,23 +368,23 @@ fn what_cannot_be_released_is_refused() {
     run(&mut client, "SELECT insta_ids.init(2000)");
     anew(&mut client, ADOPT);
     run(&mut client, "ALTER TABLE insta5.photos ALTER id SET DEFAULT abs(next_id(5, 'insta5.table_id_seq'))");
-    let error = unchanged(&mut client, RELEASE);
+    let error = unchanged(&mut client, UNADOPT);
     let [code, message, detail, hint] = said(&error);
-    assert_eq!([code, message, hint], ["55000", "schema insta5 cannot be released", ""]);
+    assert_eq!([code, message, hint], ["55000", "schema insta5 cannot be unadopted", ""]);
     assert!(detail.starts_with("Default of insta5.photos.id: "), "{detail}");
     run(&mut client, "ALTER TABLE insta5.photos ALTER id SET DEFAULT insta5.next_id()");
     run(&mut client, &ARTICLE.replace("next_id", "another"));
-    let error = unchanged(&mut client, RELEASE);
+    let error = unchanged(&mut client, UNADOPT);
     let detail = "Function insta5.another(): It does not call next_id.";
-    assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
+    assert_eq!(said(&error), ["55000", "schema insta5 cannot be unadopted", detail, ""]);
     // A default mints for another shard, or would call a function that mints nothing.
     run(
         &mut client,
         "DROP FUNCTION insta5.another(); CREATE FUNCTION insta5.of_six() RETURNS bigint LANGUAGE sql RETURN next_id(6, 'insta5.table_id_seq')",
     );
-    let error = unchanged(&mut client, RELEASE);
+    let error = unchanged(&mut client, UNADOPT);
     let detail = "Function insta5.of_six(): It mints for shard 6.";
-    assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
+    assert_eq!(said(&error), ["55000", "schema insta5 cannot be unadopted", detail, ""]);
     run(
         &mut client,
         "DROP FUNCTION insta5.of_six(); ALTER TABLE insta5.photos ALTER id SET DEFAULT next_id(5, 'insta5.table_id_seq')",
@@ -396,17 +396,17 @@ fn what_cannot_be_released_is_refused() {
                 "CREATE OR REPLACE FUNCTION insta5.next_id(seq_name regclass) RETURNS bigint LANGUAGE sql RETURN {body}"
             ),
         );
-        let error = unchanged(&mut client, RELEASE);
+        let error = unchanged(&mut client, UNADOPT);
         let detail = "Function insta5.next_id(regclass): It does not mint from the sequence that its argument names, and the default of insta5.photos.id would call it.";
-        assert_eq!(said(&error), ["55000", "schema insta5 cannot be released", detail, ""]);
+        assert_eq!(said(&error), ["55000", "schema insta5 cannot be unadopted", detail, ""]);
     }
-    // Without such a default, release accepts that function.
+    // Without such a default, unadopt accepts that function.
     run(&mut client, "ALTER TABLE insta5.photos ALTER id SET DEFAULT insta5.next_id()");
     run(
         &mut client,
         "CREATE OR REPLACE FUNCTION insta5.next_id(seq_name regclass) RETURNS bigint LANGUAGE sql RETURN 1",
     );
-    run(&mut client, RELEASE);
+    run(&mut client, UNADOPT);
 }
 
 fn unchanged_as_superuser(client: &mut Client, call: &str) -> DbError {

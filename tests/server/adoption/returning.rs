@@ -1,4 +1,4 @@
-//! Promise: each variant of functions, names and tables can be adopted and released.
+//! Promise: each variant of functions, names and tables can be adopted and unadopted.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 
 use super::{
-    ADOPT, ARTICLE, CANNOT, CHECKS, FINDINGS, INSTAGRAM, KEPT, RELEASE, STATE, Variant, anew, confirming,
+    ADOPT, ARTICLE, CANNOT, CHECKS, FINDINGS, INSTAGRAM, KEPT, STATE, UNADOPT, Variant, anew, confirming,
     database, goes_on, run, said, unchanged,
 };
 use support::shards::{PHOTOS, add};
@@ -73,7 +73,7 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
     );
     goes_on(client, variant);
 
-    run(client, RELEASE);
+    run(client, UNADOPT);
     assert_eq!(texts(client, KEPT), kept, "{}", variant.name);
     let own =
         "SELECT count(*) FROM pg_proc WHERE pronamespace = 'insta5'::regnamespace AND prosqlbody IS NOT NULL";
@@ -94,11 +94,11 @@ fn there_and_back(cluster: &Cluster, client: &mut Client, variant: &Variant) {
     goes_on(client, variant);
     assert_eq!(privileges_of_app(cluster, variant), privileges);
 
-    // Adopt knows the text that release wrote.
+    // Adopt knows the text that unadopt wrote.
     run(client, ADOPT);
     goes_on(client, variant);
     assert_eq!(texts(client, KEPT), kept, "{}", variant.name);
-    run(client, RELEASE);
+    run(client, UNADOPT);
     run(
         client,
         "SET client_min_messages = warning; SELECT insta_ids.drop_shard(6, force => true); DROP EXTENSION insta_ids",
@@ -152,7 +152,7 @@ fn names_that_need_quotes() {
                  INSERT INTO {quoted}.{column} SELECT FROM generate_series(1, 10)"
             ),
         );
-        for call in ["adopt({}, 5)", "release({})", "adopt({}, 5)"] {
+        for call in ["adopt({}, 5)", "unadopt({})", "adopt({}, 5)"] {
             run(&mut client, &format!("SELECT insta_ids.{}", call.replace("{}", &literal)));
             run(&mut client, &format!("INSERT INTO {quoted}.{column} SELECT FROM generate_series(1, 10)"));
         }
@@ -222,12 +222,12 @@ fn partitions_and_children() {
             "SELECT DISTINCT code FROM insta_ids.check() WHERE object NOT LIKE 'insta5.child%'",
         );
         assert_eq!(findings, ["unvalidated_constraint"]);
-        run(&mut client, RELEASE);
+        run(&mut client, UNADOPT);
         run(&mut client, insert);
         assert_eq!(texts(&mut client, checks), [""; 0]);
     }
     let added = texts(&mut client, STATE).into_iter().filter(|line| !kept.contains(line));
-    // Release also replaces next_id(regclass) and the defaults that call it.
+    // Unadopt also replaces next_id(regclass) and the defaults that call it.
     assert_eq!(added.count(), 3);
     run(&mut client, "DROP EXTENSION insta_ids");
     run(&mut client, insert);
@@ -273,7 +273,7 @@ fn a_shard_that_was_restored() {
         &mut other,
         "INSERT INTO insta5.photos SELECT FROM generate_series(1, 100); INSERT INTO insta5.likes SELECT FROM generate_series(1, 100)",
     );
-    run(&mut other, RELEASE);
+    run(&mut other, UNADOPT);
     let default =
         "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'insta5.likes'::regclass";
     assert_eq!(texts(&mut other, default), ["insta5.next_id('insta5.likes_id_seq'::regclass)"]);
@@ -287,7 +287,7 @@ fn a_shard_that_was_restored() {
     }
 }
 
-/// After release, a NOTICE names objects that still mint for the shard, because they could repeat its ids.
+/// After unadopt, a NOTICE names objects that still mint for the shard, because they could repeat its ids.
 #[test]
 fn who_still_depends_on_it_is_told() {
     let cluster = Cluster::start("dependents");
@@ -339,7 +339,7 @@ fn who_still_depends_on_it_is_told() {
         run(&mut client, change);
         run(&mut client, "SET client_min_messages = notice");
         notices.lock().unwrap().clear();
-        run(&mut client, RELEASE);
+        run(&mut client, UNADOPT);
         let notices = std::mem::take(&mut *notices.lock().unwrap());
         let notices: Vec<_> = notices.iter().map(said).collect();
         let expected = told.map(|(message, one)| {

@@ -3,7 +3,7 @@
 use postgres::NoTls;
 use postgres::error::SqlState;
 
-use super::{ADOPT, ARTICLE, CANNOT, RELEASE, anew, confirming, owned_by, run, said, unchanged};
+use super::{ADOPT, ARTICLE, CANNOT, UNADOPT, anew, confirming, owned_by, run, said, unchanged};
 use crate::migrations::PLANT;
 use support::{Cluster, count, disorders, ids, refused, texts};
 
@@ -23,7 +23,7 @@ fn an_owner_needs_no_superuser() {
     let mut owner = cluster.config().user("owner").connect(NoTls).unwrap();
     let mut app = cluster.config().user("app").connect(NoTls).unwrap();
     for _ in 0..2 {
-        for call in [ADOPT, RELEASE] {
+        for call in [ADOPT, UNADOPT] {
             run(&mut owner, call);
             run(&mut app, "INSERT INTO insta5.photos DEFAULT VALUES");
         }
@@ -47,14 +47,14 @@ fn nothing_planted_is_called() {
             .replace("PLPGSQL", "PLPGSQL SET search_path = insta5"),
     );
     run(&mut client, PLANT);
-    for call in [ADOPT, RELEASE, ADOPT] {
+    for call in [ADOPT, UNADOPT, ADOPT] {
         run(&mut client, "SET search_path = planted, public, pg_catalog");
         run(&mut client, call);
         run(&mut client, "RESET search_path; INSERT INTO insta5.photos SELECT FROM generate_series(1, 10)");
     }
 }
 
-/// An owner's code never runs with the rights of the superuser who adopts or releases the schema.
+/// An owner's code never runs with the rights of the superuser who adopts or unadopts the schema.
 #[test]
 fn nothing_of_the_owners_is_called() {
     let cluster = Cluster::start("owners_code");
@@ -99,7 +99,7 @@ fn nothing_of_the_owners_is_called() {
     );
     assert!(refused(&mut client, "INSERT INTO insta5.typed DEFAULT VALUES").message().starts_with("ran as "));
     run(&mut client, &ARTICLE.replace("next_id(OUT", "of_now(b boolean DEFAULT insta5.ran(), OUT"));
-    for call in [ADOPT, RELEASE, ADOPT, RELEASE] {
+    for call in [ADOPT, UNADOPT, ADOPT, UNADOPT] {
         run(&mut client, call);
         run(&mut client, "SET ROLE owner; INSERT INTO insta5.typed DEFAULT VALUES; RESET ROLE");
     }
@@ -107,7 +107,7 @@ fn nothing_of_the_owners_is_called() {
     assert_eq!((all.len(), disorders(&all)), (14, 0));
 }
 
-/// SET ... FROM CURRENT can store any text in a function's settings. Adopt and release never run that text.
+/// SET ... FROM CURRENT can store any text in a function's settings. Adopt and unadopt never run that text.
 #[test]
 fn what_is_in_a_path_is_not_run() {
     let cluster = Cluster::start("owners_path");
@@ -136,7 +136,7 @@ fn what_is_in_a_path_is_not_run() {
             "ALTER FUNCTION insta5.next_id() SECURITY DEFINER; ALTER FUNCTION insta5.next_id() SET search_path FROM CURRENT;
              RESET search_path; RESET ROLE",
         );
-        for call in [ADOPT, RELEASE] {
+        for call in [ADOPT, UNADOPT] {
             run(&mut client, call);
             run(&mut client, "INSERT INTO insta5.photos DEFAULT VALUES");
             let setting = "SELECT proconfig[1] FROM pg_proc WHERE oid = 'insta5.next_id()'::regprocedure";

@@ -1,4 +1,4 @@
-//! Promise: sessions that use the tables go on during adopt and release, and no id is minted twice.
+//! Promise: sessions that use the tables go on during adopt and unadopt, and no id is minted twice.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use postgres::Client;
 use postgres::error::SqlState;
 
-use super::{ADOPT, ARTICLE, RELEASE, STATE, anew, run, said};
+use super::{ADOPT, ARTICLE, STATE, UNADOPT, anew, run, said};
 use support::Chance;
 use support::shards::{Running, at_once};
 use support::{Cluster, becomes, count, disorders, duplicates, ids, refused, texts, within};
 
-/// Adopt and release wait for sessions that use the tables, and other sessions do not queue behind them.
+/// Adopt and unadopt wait for sessions that use the tables, and other sessions do not queue behind them.
 #[test]
 fn who_is_there_first_goes_first() {
     let cluster = Cluster::with("in_use", &["max_prepared_transactions = 2"]);
@@ -22,7 +22,7 @@ fn who_is_there_first_goes_first() {
     let mut holder = cluster.connect();
     let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
     let by_pid = format!("by process {pid}");
-    for call in [ADOPT, RELEASE] {
+    for call in [ADOPT, UNADOPT] {
         for (hold, what, by) in [
             ("BEGIN; SELECT FROM insta5.photos", "insta5.photos", &by_pid[..]),
             ("BEGIN; INSERT INTO insta5.likes DEFAULT VALUES", "insta5.likes", &by_pid),
@@ -69,13 +69,13 @@ fn who_is_there_first_goes_first() {
     let error = refused(&mut client, "SELECT insta_ids.adopt('insta5', 5, '200ms')");
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
     run(&mut holder, "COMMIT; BEGIN; SELECT FROM insta_ids_internal.shard FOR UPDATE");
-    let error = refused(&mut client, "SELECT insta_ids.release('insta5', '200ms')");
+    let error = refused(&mut client, "SELECT insta_ids.unadopt('insta5', '200ms')");
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
     run(&mut holder, "COMMIT");
     assert_eq!(texts(&mut client, "SHOW lock_timeout"), ["0"]);
     // A function with an argument can take values of any sequence of the schema, so adopt locks all of them.
     anew(&mut client, &ARTICLE.replace("(OUT", "(seq regclass, OUT").replace("'insta5.table_id_seq'", "seq"));
-    for call in [ADOPT, RELEASE] {
+    for call in [ADOPT, UNADOPT] {
         run(&mut holder, "BEGIN; SELECT nextval('insta5.likes_id_seq')");
         let error = refused(&mut client, &call.replace(')', ", lock_timeout => '200ms')"));
         let detail = format!("insta5.likes_id_seq is in use {by_pid}.");
@@ -87,7 +87,7 @@ fn who_is_there_first_goes_first() {
     // A rollback of the caller's transaction undoes adopt.
     run(
         &mut client,
-        "BEGIN; SELECT insta_ids.release('insta5'); SELECT insta_ids.adopt('insta5', 5); INSERT INTO insta5.photos DEFAULT VALUES; SELECT insta_ids.release('insta5'); ROLLBACK",
+        "BEGIN; SELECT insta_ids.unadopt('insta5'); SELECT insta_ids.adopt('insta5', 5); INSERT INTO insta5.photos DEFAULT VALUES; SELECT insta_ids.unadopt('insta5'); ROLLBACK",
     );
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard"), 1);
 }
@@ -221,10 +221,11 @@ fn there_and_back_under_load(cluster: &Cluster, client: &mut Client, pace: Durat
         let mut longest = Duration::ZERO;
         for round in 1..=ROUNDS {
             for call in
-                ["SELECT insta_ids.adopt('insta5', 5, '30s')", "SELECT insta_ids.release('insta5', '30s')"]
+                ["SELECT insta_ids.adopt('insta5', 5, '30s')", "SELECT insta_ids.unadopt('insta5', '30s')"]
             {
                 thread::sleep(Duration::from_millis(200));
-                if call.contains("release") {
+                let unadopts = call.contains("unadopt");
+                if unadopts {
                     // An assertion below fails if the writers do not mint enough.
                     becomes(Duration::from_secs(30), || {
                         managed.iter().all(|managed| managed.load(Ordering::Relaxed) >= round * FEWEST_IDS)
@@ -237,13 +238,13 @@ fn there_and_back_under_load(cluster: &Cluster, client: &mut Client, pace: Durat
                 // Without this, the writers and the test would never end.
                 stop.store(ended.is_err(), Ordering::Relaxed);
                 ended.unwrap();
-                if call.contains("adopt") {
+                if !unadopts {
                     phase.fetch_add(1, Ordering::SeqCst);
                 }
             }
         }
         stop.store(true, Ordering::Relaxed);
-        println!("the longest of {} adoptions and releases: {longest:?}", 2 * ROUNDS);
+        println!("the longest of {} adoptions and unadopts: {longest:?}", 2 * ROUNDS);
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
     let minted: usize = written.iter().map(|writer| writer.minted.len()).sum();
@@ -275,7 +276,7 @@ fn one_of_two_adopts() {
         let failed: Vec<_> = at_once(&cluster, &[ADOPT; 4]).into_iter().filter_map(Result::err).collect();
         assert_eq!(failed.len(), 3);
         assert!(failed.iter().all(|error| error.code() == Some(&SqlState::DUPLICATE_OBJECT)), "{failed:?}");
-        let failed: Vec<_> = at_once(&cluster, &[RELEASE; 4]).into_iter().filter_map(Result::err).collect();
+        let failed: Vec<_> = at_once(&cluster, &[UNADOPT; 4]).into_iter().filter_map(Result::err).collect();
         assert_eq!(failed.len(), 3);
         assert!(failed.iter().all(|error| error.code() == Some(&SqlState::UNDEFINED_OBJECT)), "{failed:?}");
     }
@@ -335,7 +336,7 @@ fn inserting(mut client: Client, stop: &AtomicBool) -> (usize, Duration) {
     (inserts, longest)
 }
 
-/// After a crash, ids are ahead of the clock for a while. Release waits until the published function's ids come after them, and
+/// After a crash, ids are ahead of the clock for a while. Unadopt waits until the published function's ids come after them, and
 /// writers do not wait meanwhile.
 #[test]
 fn a_clock_that_is_behind_is_waited_for() {
@@ -343,7 +344,7 @@ fn a_clock_that_is_behind_is_waited_for() {
     let mut client = cluster.connect();
     run(&mut client, "SELECT insta_ids.init(2000)");
     anew(&mut client, ADOPT);
-    // If the clock is set back meanwhile, release fails instead of waiting with the locks.
+    // If the clock is set back meanwhile, unadopt fails instead of waiting with the locks.
     let error = refused(&mut client, "SELECT insta_ids_internal.await_clock(now() + '1 min')");
     let [code, message, detail, hint] = said(&error);
     assert!(message.starts_with("clock is 00:0") && message.ends_with(" behind the newest id"), "{message}");
@@ -359,7 +360,7 @@ fn a_clock_that_is_behind_is_waited_for() {
             let stop = AtomicBool::new(false);
             let (inserts, longest) = thread::scope(|scope| {
                 let writer = scope.spawn(|| inserting(cluster.connect(), &stop));
-                within(Duration::from_secs(10), || client.batch_execute(RELEASE).is_ok());
+                within(Duration::from_secs(10), || client.batch_execute(UNADOPT).is_ok());
                 stop.store(true, Ordering::Relaxed);
                 writer.join().unwrap()
             });

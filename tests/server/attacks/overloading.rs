@@ -83,7 +83,7 @@ fn functions_planted_in_the_extensions_schema_are_not_called() {
             &published_function("insta5", "", "insta5.table_id_seq", 5),
             "SELECT insta_ids.adopt('insta5', 5)",
             "SELECT insta5.next_id()",
-            "SELECT insta_ids.release('insta5')",
+            "SELECT insta_ids.unadopt('insta5')",
             "SELECT insta_ids.add_node('a', 'host=a dbname=a'), insta_ids.assign(0, 9, 'a'), insta_ids.shard_map()",
             "SELECT insta_ids.export_pgdog('app', '{id}')",
             "SELECT insta_ids.drop_shard(3)",

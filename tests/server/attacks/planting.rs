@@ -183,7 +183,7 @@ fn what_a_guest_plants_never_runs_as_a_superuser() {
         "SELECT insta_ids.drop_shard(2)",
         "SELECT insta_ids.fence(2)",
         "SELECT insta_ids.unfence(2)",
-        "SELECT insta_ids.release('insta3')",
+        "SELECT insta_ids.unadopt('insta3')",
         "SELECT insta_ids.drop_shard(2, force => true)",
     ]) {
         let _ = client.batch_execute(call);

@@ -535,7 +535,7 @@ fn a_shard_is_archived_and_brought_back() {
     client.batch_execute("SET ROLE app; INSERT INTO insta5.photos (user_id) VALUES (2)").unwrap();
 }
 
-/// A shard whose rows have ids from before there were shards is archived, released and replaced like any other.
+/// A shard whose rows have ids from before there were shards is archived, unadopted and replaced like any other.
 #[test]
 fn a_shard_with_older_ids_comes_back() {
     let server = Server::start("archived_older");
@@ -587,9 +587,9 @@ fn a_shard_with_older_ids_comes_back() {
     server.run("bring-back");
     continues(&mut client, "archived");
 
-    client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    client.batch_execute("SELECT insta_ids.unadopt('insta5')").unwrap();
     client.batch_execute("SELECT insta_ids.adopt('insta5', 5)").unwrap();
-    continues(&mut client, "released");
+    continues(&mut client, "unadopted");
 
     server.command("pg_dump -Fc -f app.dump app");
     server.run("restore");
@@ -600,7 +600,7 @@ fn a_shard_with_older_ids_comes_back() {
     continues(&mut client, "replaced");
 
     // What the CHECK does not allow is refused, and so is what a CHECK of another column allows.
-    client.batch_execute("SELECT insta_ids.release('insta5')").unwrap();
+    client.batch_execute("SELECT insta_ids.unadopt('insta5')").unwrap();
     client
         .batch_execute(
             "ALTER TABLE insta5.photos ADD CONSTRAINT other CHECK (user_id < 9000000000000000000 OR ids.id_shard(id) = 5);

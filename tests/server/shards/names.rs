@@ -128,7 +128,7 @@ fn said_in_all_calls(client: &mut Client) -> Vec<(String, Result<Vec<String>, St
         format!("ALTER FUNCTION {0}.next_id() SET search_path = pg_catalog, {0}", schema(7)),
         format!("SELECT insta_ids.adopt($${}$$, 7)", schema(7)),
         format!("INSERT INTO {}.photos DEFAULT VALUES", schema(7)),
-        format!("SELECT insta_ids.release($${}$$)", schema(7)),
+        format!("SELECT insta_ids.unadopt($${}$$)", schema(7)),
         format!("INSERT INTO {}.photos DEFAULT VALUES", schema(7)),
         "CREATE TABLE by_time (id bigint) PARTITION BY RANGE (id)".into(),
         "SELECT insta_ids.create_partitions('by_time', '1 day', '2020-01-01', '2020-01-03', 'UTC')::text".into(),

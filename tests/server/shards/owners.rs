@@ -77,7 +77,7 @@ fn a_role_may_do_what_it_was_granted() {
         "SELECT insta_ids.check_fleet()",
         "SELECT insta_ids.fleet()",
         "SELECT insta_ids.adopt('public', 50)",
-        "SELECT insta_ids.release('insta5')",
+        "SELECT insta_ids.unadopt('insta5')",
         "SELECT insta_ids.create_partitions('insta5.photos', '1 day', now(), now())",
         "SELECT insta_ids.drop_partitions('insta5.photos', now())",
         "SELECT insta_ids.release_writer_slot('1/2')",

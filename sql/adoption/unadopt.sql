@@ -1,7 +1,7 @@
 -- Adoption: gives a shard's schema the published function again.
 
--- Raises an error with all reasons if the schema cannot be released.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_releasable(schema regnamespace, shard integer) RETURNS void
+-- Raises an error with all reasons if the schema cannot be unadopted.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_can_unadopt(schema regnamespace, shard integer) RETURNS void
     STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -10,7 +10,7 @@ DECLARE
                    WHEN f.native THEN coalesce(f.reason, format('It mints for shard %s.', f.shard))
                    ELSE 'It does not call next_id.' END)
         FROM insta_ids_internal.minting_functions(schema) f
-        WHERE f.evident AND (f.reason IS NOT NULL OR NOT f.native OR f.shard <> require_releasable.shard)
+        WHERE f.evident AND (f.reason IS NOT NULL OR NOT f.native OR f.shard <> require_can_unadopt.shard)
         UNION ALL
         (SELECT format('Function %s: It does not mint from the sequence that its argument names, and the default of %s.%I would call it.', p.function, d.relation, d."column")
          FROM to_regprocedure(format('%s.next_id(regclass)', schema)) p (function)
@@ -23,7 +23,7 @@ DECLARE
         SELECT format('Default of %s.%I: %s', d.relation, d."column",
                    coalesce(d.reason, format('It mints for shard %s.', d.shard)))
         FROM insta_ids_internal.minting_defaults(schema, insta_ids_internal.id_functions()) d
-        WHERE d.reason IS NOT NULL OR d.shard <> require_releasable.shard
+        WHERE d.reason IS NOT NULL OR d.shard <> require_can_unadopt.shard
         UNION ALL
         (SELECT format('This server has writer slot %s, but the published function mints the ids of all slots.', s.slot)
          FROM unnest(ARRAY[insta_ids_internal.acquired_slot(), insta_ids.writer_slot()]) s (slot) WHERE s.slot <> '0/1' LIMIT 1));
@@ -31,7 +31,7 @@ BEGIN
     IF reasons <> '{}' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('schema %s cannot be released', schema),
+            MESSAGE = format('schema %s cannot be unadopted', schema),
             DETAIL = array_to_string(reasons, E'\n');
     END IF;
 END
@@ -61,8 +61,8 @@ $$;
 
 -- Gives the schema of a shard the published function again, or `portable`, the next_id of sql/portable.sql, and forgets the shard.
 -- Locks the schema's tables and sequences until the transaction ends, with attempts as for adopt. Raises an error with all
--- reasons if the schema cannot be released.
-CREATE OR REPLACE FUNCTION insta_ids.release(
+-- reasons if the schema cannot be unadopted.
+CREATE OR REPLACE FUNCTION insta_ids.unadopt(
         schema regnamespace, lock_timeout text DEFAULT '2s', portable regprocedure DEFAULT NULL) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
@@ -78,21 +78,21 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_portable(portable),
         set_config('lock_timeout', lock_timeout, true);
-    -- Waits for another session that migrates or releases the shard.
+    -- Waits for another session that migrates or unadopts the shard.
     SELECT s.shard INTO number
     FROM insta_ids_internal.shard s
-    WHERE s.shard = (SELECT h.shard FROM insta_ids_internal.shard_schema h WHERE h.oid = release.schema) FOR UPDATE;
+    WHERE s.shard = (SELECT h.shard FROM insta_ids_internal.shard_schema h WHERE h.oid = unadopt.schema) FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = format('schema %s is not a shard', schema);
     END IF;
-    PERFORM insta_ids_internal.require_releasable(schema, number);
+    PERFORM insta_ids_internal.require_can_unadopt(schema, number);
     PERFORM insta_ids_internal.create_shard_functions(number);
     PERFORM insta_ids_internal.await_ids(number);
     PERFORM insta_ids_internal.stop_minting(schema, '{}', lock_timeout);
     last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead_ms'::text)::interval;
-    PERFORM insta_ids_internal.require_releasable(schema, number);
+    PERFORM insta_ids_internal.require_can_unadopt(schema, number);
 
     FOR next IN
         SELECT k.conrelid::regclass AS relation, k.conname
@@ -136,7 +136,7 @@ BEGIN
     PERFORM insta_ids_internal.await_clock(last_ids);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.release(regnamespace, text, regprocedure) IS
+COMMENT ON FUNCTION insta_ids.unadopt(regnamespace, text, regprocedure) IS
     'gives a shard''s schema the published function again, or that of portable.sql, and forgets it';
 
 -- Raises a NOTICE if objects of a shard's schema still depend on the extension, and another if objects of other schemas still
