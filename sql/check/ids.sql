@@ -220,7 +220,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.time_not_reached() RETURNS timesta
     STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Ids are ahead of this time by at most insta_ids.max_ahead_ms, and that is at most a second.
+    -- Ids are ahead of this time by at most insta_ids.max_ahead, and that is at most a second.
     RETURN (SELECT greatest(c.system_time, c.id_time) + interval '1 s' FROM insta_ids.clock() c);
 EXCEPTION
     -- If this server cannot mint, its ids came from another server, with another clock.

@@ -139,7 +139,7 @@ BEGIN
         -- Waits for writers. Later ones wait until the transaction ends, and then find the other schema.
         PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
         PERFORM insta_ids_internal.open_shards(ARRAY[shard]);
-        last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead_ms'::text)::interval;
+        last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead'::text)::interval;
         PERFORM insta_ids_internal.refuse_writes(shard), insta_ids_internal.hand_over_privileges(old, schema);
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', replaced, kept);
     END IF;

@@ -34,7 +34,7 @@ pub use stats::{Statistics, Stats};
 pub use succession::Succession;
 pub use time::{SharedTime, Stamp};
 
-/// The upper limit of the setting `insta_ids.max_ahead_ms`.
+/// The upper limit of the setting `insta_ids.max_ahead`.
 pub const MAX_AHEAD_MS: i32 = 1000;
 
 /// How many databases can hold a lease at once.

@@ -108,8 +108,8 @@ fn minting_goes_on_after_a_backend_was_killed() {
 fn no_session_can_change_a_setting_of_the_server() {
     let cluster = Cluster::with("settings", &[NOT_PRELOADED]);
     let mut client = cluster.connect();
-    client.batch_execute("SET insta_ids.max_ahead_ms = 1000; LOAD 'insta_ids'").unwrap();
-    let in_force: String = client.query_one("SHOW insta_ids.max_ahead_ms", &[]).unwrap().get(0);
+    client.batch_execute("SET insta_ids.max_ahead = 1000; LOAD 'insta_ids'").unwrap();
+    let in_force: String = client.query_one("SHOW insta_ids.max_ahead", &[]).unwrap().get(0);
     assert_eq!(in_force, "10ms");
 }
 

@@ -8,7 +8,7 @@ use postgres::error::SqlState;
 
 use support::{Cluster, count, within};
 
-/// As far as `insta_ids.max_ahead_ms` lets ids run ahead when it is not set.
+/// As far as `insta_ids.max_ahead` lets ids run ahead when it is not set.
 const AHEAD_MS: i64 = 10;
 
 /// A sequence that has one id per millisecond.
@@ -77,10 +77,10 @@ fn new_sequences_are_not_in_each_others_way() {
 }
 
 fn set_max_ahead(client: &mut postgres::Client, ms: i64) {
-    let query = format!("ALTER SYSTEM SET insta_ids.max_ahead_ms = {ms}");
+    let query = format!("ALTER SYSTEM SET insta_ids.max_ahead = {ms}");
     client.batch_execute(&query).unwrap();
     client.batch_execute("SELECT pg_reload_conf(); LOAD 'insta_ids'").unwrap();
-    let in_force = "SELECT setting::bigint FROM pg_settings WHERE name = 'insta_ids.max_ahead_ms'";
+    let in_force = "SELECT setting::bigint FROM pg_settings WHERE name = 'insta_ids.max_ahead'";
     within(Duration::from_mins(1), || count(client, in_force) == ms);
 }
 

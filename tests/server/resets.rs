@@ -52,7 +52,7 @@ fn no_id_comes_again_after_a_reset_of_the_clock() {
 /// The same, with the furthest lead that can be set.
 #[test]
 fn no_id_comes_again_after_a_reset_with_the_furthest_lead() {
-    let cluster = Cluster::with("far_resets", &["insta_ids.max_ahead_ms = 1000"]);
+    let cluster = Cluster::with("far_resets", &["insta_ids.max_ahead = 1000"]);
     cluster.connect().batch_execute("CREATE EXTENSION insta_ids").unwrap();
     mint_after_a_reset(&cluster);
 }

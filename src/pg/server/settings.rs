@@ -17,7 +17,7 @@ static WRITER_SLOT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>:
 /// Defines the settings. Called once, when the library is loaded.
 pub(crate) fn define() {
     GucRegistry::define_int_guc(
-        c"insta_ids.max_ahead_ms",
+        c"insta_ids.max_ahead",
         c"Sets how far ids may run ahead of the clock.",
         c"If a sequence is asked for more than 1024 ids in a millisecond, it takes ids of up to so many later milliseconds, and then waits.",
         &MAX_AHEAD_MS,
