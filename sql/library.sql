@@ -186,6 +186,17 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.hold_name(relation oid) RETURNS vo
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_schema(schema oid) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
 
+-- Limits how long this transaction waits for each lock, as PostgreSQL's setting does: 0 is no limit. Raises PostgreSQL's error if
+-- the setting does not accept the value.
+CREATE OR REPLACE FUNCTION insta_ids_internal.set_lock_timeout(lock_timeout interval) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- Less than a millisecond must not become 0.
+    PERFORM set_config('lock_timeout', ceil(extract(epoch FROM lock_timeout) * 1000) || 'ms', true);
+END
+$$;
+
 -- Makes the commit wait until it is on disk, here and on synchronous standbys, before another server learns of it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.commit_durably() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql

@@ -115,7 +115,7 @@ $$;
 -- each attempt takes a tenth of a second at most, and `lock_timeout` limits them all. Raises an error with all reasons if the schema
 -- cannot be adopted. With `dry_run`, it raises the same errors and changes nothing.
 CREATE OR REPLACE FUNCTION insta_ids.adopt(
-        schema regnamespace, shard integer, lock_timeout text DEFAULT '2s', confirm text[] DEFAULT '{}',
+        schema regnamespace, shard integer, lock_timeout interval DEFAULT '2s', confirm text[] DEFAULT '{}',
         dry_run boolean DEFAULT false, migrated_to text DEFAULT NULL)
     RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
@@ -130,7 +130,7 @@ BEGIN
     IF schema IS NULL OR shard IS NULL OR lock_timeout IS NULL OR confirm IS NULL OR dry_run IS NULL THEN
         RETURN;
     END IF;
-    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.set_lock_timeout(lock_timeout);
     IF NOT dry_run THEN
         PERFORM insta_ids_internal.register_shard(schema, shard, migrated_to);
     END IF;
@@ -167,5 +167,5 @@ BEGIN
         shard, insta_ids_internal.id_time(greatest(examined.newest, ends.newest), layout), stopped_at);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, text, text[], boolean, text) IS
+COMMENT ON FUNCTION insta_ids.adopt(regnamespace, integer, interval, text[], boolean, text) IS
     'makes a shard of a schema whose functions mint ids';

@@ -63,7 +63,7 @@ $$;
 -- Locks the schema's tables and sequences until the transaction ends, with attempts as for adopt. Raises an error with all
 -- reasons if the schema cannot be unadopted.
 CREATE OR REPLACE FUNCTION insta_ids.unadopt(
-        schema regnamespace, lock_timeout text DEFAULT '2s', portable regprocedure DEFAULT NULL) RETURNS void
+        schema regnamespace, lock_timeout interval DEFAULT '2s', portable regprocedure DEFAULT NULL) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
@@ -77,7 +77,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_portable(portable),
-        set_config('lock_timeout', lock_timeout, true);
+        insta_ids_internal.set_lock_timeout(lock_timeout);
     -- Waits for another session that migrates or unadopts the shard.
     SELECT s.shard INTO number
     FROM insta_ids_internal.shard s
@@ -136,7 +136,7 @@ BEGIN
     PERFORM insta_ids_internal.await_clock(last_ids);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.unadopt(regnamespace, text, regprocedure) IS
+COMMENT ON FUNCTION insta_ids.unadopt(regnamespace, interval, regprocedure) IS
     'gives a shard''s schema the published function again, or that of portable.sql, and forgets it';
 
 -- Raises a NOTICE if objects of a shard's schema still depend on the extension, and another if objects of other schemas still

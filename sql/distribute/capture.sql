@@ -99,7 +99,7 @@ $$;
 -- statement, a trigger of users may change the row once more and be noted first. What is new is noted afterwards, because an
 -- INSERT ... ON CONFLICT may find that the row is there. The function of the triggers has the rights of the source's owner, as
 -- those who write to the source have none on the table of changes. Waits for writers in short attempts.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_capture(going insta_ids_internal.distribution, lock_timeout text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_capture(going insta_ids_internal.distribution, lock_timeout interval) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

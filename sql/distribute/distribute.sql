@@ -99,7 +99,7 @@ END
 $$;
 
 -- Returns the pause in milliseconds. Raises an error unless all arguments of distribute() are given and in range.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(batch integer, pause interval, lock_timeout text) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(batch integer, pause interval, lock_timeout interval) RETURNS integer
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -128,7 +128,7 @@ $$;
 
 -- Begins to capture the changes of the next table, or brings changes to the shards and copies the next rows. Returns false if
 -- all rows are copied.
-CREATE OR REPLACE FUNCTION insta_ids_internal.copy_batch(batch integer, lock_timeout text) RETURNS boolean
+CREATE OR REPLACE FUNCTION insta_ids_internal.copy_batch(batch integer, lock_timeout interval) RETURNS boolean
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -164,7 +164,7 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout text DEFAULT '10s')
+CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s')
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -200,7 +200,7 @@ BEGIN
     CALL insta_ids_internal.new_transaction();
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, text) IS
+COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval) IS
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
 CREATE OR REPLACE VIEW insta_ids.distributions AS

@@ -227,7 +227,7 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION insta_ids.distribute_abort(lock_timeout text DEFAULT '10s') RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.distribute_abort(lock_timeout interval DEFAULT '10s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
 AS $$
@@ -288,7 +288,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_abort(text) IS
+COMMENT ON FUNCTION insta_ids.distribute_abort(interval) IS
     'goes back to the registered tables, with all that was written to the shards meanwhile, and empties those of the shards';
 
 -- Lets writers write to a source again, under its old name.

@@ -183,7 +183,7 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION insta_ids.distribute_switch(
-        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout text DEFAULT '10s')
+        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout interval DEFAULT '10s')
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
@@ -220,10 +220,10 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, text) IS
+COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, interval) IS
     'lets writers go from the registered tables to the shards, after the last changes were brought there';
 
-CREATE OR REPLACE FUNCTION insta_ids.distribute_finish(lock_timeout text DEFAULT '10s') RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.distribute_finish(lock_timeout interval DEFAULT '10s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
@@ -257,4 +257,4 @@ BEGIN
     EXECUTE format('DROP TABLE %s', (SELECT string_agg(g.source::text, ', ') FROM unnest(going) g));
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_finish(text) IS 'drops the registered tables, whose rows are in the shards';
+COMMENT ON FUNCTION insta_ids.distribute_finish(interval) IS 'drops the registered tables, whose rows are in the shards';

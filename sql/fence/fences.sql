@@ -21,7 +21,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.guard_write() RETURNS trigger
 -- Locks tables in `mode`, and sequences, until the transaction ends. It waits until no session uses them, at most
 -- `lock_timeout`. It waits in short attempts, so another session waits at most 100 ms for it, and never gets a deadlock error
 -- because of it. `what` names the relations in the error.
-CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relations(tables regclass[], mode text, sequences regclass[], what text, lock_timeout text)
+CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relations(tables regclass[], mode text, sequences regclass[], what text, lock_timeout interval)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
@@ -35,7 +35,7 @@ DECLARE
     -- The table that autovacuum works on.
     vacuumed regclass;
 BEGIN
-    PERFORM set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.set_lock_timeout(lock_timeout);
     gives_up_at := (
         SELECT insta_ids_internal.steady_ms() + nullif(s.setting, '0')::bigint
         FROM pg_settings s WHERE s.name = 'lock_timeout');
@@ -148,7 +148,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.schemas_of(shards integer[]) RETUR
 
 -- Closes shards to all writers, after their transactions have ended. `to_node` is the node that they move to, or NULL. The
 -- caller has called require_read_committed(). Locks all tables and sequences of the shards.
-CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(shards integer[], to_node name, lock_timeout text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(shards integer[], to_node name, lock_timeout interval) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -250,11 +250,11 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION insta_ids.fence(shard integer, lock_timeout text DEFAULT '2s') RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.fence(shard integer, lock_timeout interval DEFAULT '2s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.set_lock_timeout(lock_timeout);
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
     -- This is a statement of its own, because it must see what other sessions committed before the lock.
     PERFORM insta_ids_internal.require_not_moving(shard, shard);
@@ -263,7 +263,7 @@ BEGIN
     PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
 END
 $$;
-COMMENT ON FUNCTION insta_ids.fence(integer, text) IS 'closes a shard to all who write, when those who do have ended';
+COMMENT ON FUNCTION insta_ids.fence(integer, interval) IS 'closes a shard to all who write, when those who do have ended';
 
 CREATE OR REPLACE FUNCTION insta_ids.unfence(shard integer) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

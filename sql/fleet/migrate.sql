@@ -50,7 +50,7 @@ $$;
 
 -- Gives all nodes the migrations of this one, and has them applied there at the same time. No node receives a migration unless this
 -- one has checked the authors of all of them, and all nodes that answer can take them. Raises an error if a node is not migrated.
-CREATE OR REPLACE FUNCTION insta_ids_internal.migrate_nodes(batch integer, lock_timeout text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.migrate_nodes(batch integer, lock_timeout interval) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -100,7 +100,7 @@ END
 $$;
 
 -- Each node is asked in a transaction that begins now, so this one has no older snapshot.
-CREATE OR REPLACE PROCEDURE insta_ids.migrate_fleet(batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
+CREATE OR REPLACE PROCEDURE insta_ids.migrate_fleet(batch integer DEFAULT 50, lock_timeout interval DEFAULT '2s')
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -111,5 +111,5 @@ BEGIN
     PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.migrate_fleet(integer, text) IS
+COMMENT ON PROCEDURE insta_ids.migrate_fleet(integer, interval) IS
     'gives all nodes of the map the migrations of this one, and applies them there';

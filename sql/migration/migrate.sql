@@ -88,7 +88,7 @@ $$;
 --   busy: another session migrates the shard, or it moves, or it is fenced
 --   locked: a lock was not free, and sessions would wait for the `held` shards meanwhile
 CREATE OR REPLACE FUNCTION insta_ids_internal.migrate_shard(
-        shard integer, path text, lock_timeout text, held integer,
+        shard integer, path text, lock_timeout interval, held integer,
         OUT state text, OUT name text, OUT statement integer, OUT code text, OUT message text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -104,7 +104,7 @@ BEGIN
         state := 'busy';
         RETURN;
     END IF;
-    PERFORM set_config('lock_timeout', CASE held WHEN 0 THEN lock_timeout ELSE '10ms' END, true);
+    PERFORM insta_ids_internal.set_lock_timeout(CASE held WHEN 0 THEN lock_timeout ELSE interval '10ms' END);
     outcome := insta_ids_internal.apply_migrations(shard, path, false);
     name := outcome.name;
     statement := outcome.statement;
@@ -124,7 +124,7 @@ $$;
 -- lock was not free. Adds to the counts, and sets `first_failure` for the first shard that fails. Raises an error if the first
 -- shard shows that the server has not enough locks.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.migrate_batch(
-        todo integer[], batch integer, path text, lock_timeout text,
+        todo integer[], batch integer, path text, lock_timeout interval,
         INOUT done integer, INOUT failed integer, INOUT busy integer, INOUT first_failure insta_ids_internal.failure)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -180,7 +180,7 @@ END
 $$;
 
 CREATE OR REPLACE PROCEDURE insta_ids.migrate(
-        first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50, lock_timeout text DEFAULT '2s')
+        first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50, lock_timeout interval DEFAULT '2s')
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -194,7 +194,7 @@ DECLARE
 BEGIN
     -- The session's default isolation level may be stricter, and then the first transaction would not see new commits.
     CALL insta_ids_internal.new_transaction();
-    PERFORM insta_ids_internal.require_range(first, last, batch), pg_catalog.set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_range(first, last, batch), insta_ids_internal.set_lock_timeout(lock_timeout);
     todo := insta_ids_internal.shards_to_migrate(first, last);
     total := pg_catalog.cardinality(todo);
     CALL insta_ids_internal.commit_batch('migrate', total, done, failed);
@@ -208,5 +208,5 @@ BEGIN
     PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, text) IS
+COMMENT ON PROCEDURE insta_ids.migrate(integer, integer, integer, interval) IS
     'applies to each shard of a range the migrations that it lacks';

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.start_driver(first integer, last i
 
 -- Records with what arguments of move_shards() a background worker is to drive a move. The time tells apart what was asked for twice.
 CREATE OR REPLACE FUNCTION insta_ids_internal.ask_for_driver(
-        move name, verify text, lock_timeout text, max_lag bigint, max_pause interval, await_standbys boolean)
+        move name, verify text, lock_timeout interval, max_lag bigint, max_pause interval, await_standbys boolean)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -39,7 +39,7 @@ $$;
 
 -- Has a background worker continue a move.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.go_on_in_background(
-        move name, verify text, lock_timeout text, max_lag bigint, max_pause interval, await_standbys boolean)
+        move name, verify text, lock_timeout interval, max_lag bigint, max_pause interval, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -82,7 +82,7 @@ BEGIN
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name OPERATOR(pg_catalog.=) move;
     IF moving.driver IS NOT NULL THEN
         CALL insta_ids.move_shards(moving.first, moving.last, moving.from_node,
-            moving.driver OPERATOR(pg_catalog.->>) 'verify', moving.driver OPERATOR(pg_catalog.->>) 'lock_timeout',
+            moving.driver OPERATOR(pg_catalog.->>) 'verify', (moving.driver OPERATOR(pg_catalog.->>) 'lock_timeout')::pg_catalog.interval,
             (moving.driver OPERATOR(pg_catalog.->>) 'max_lag')::pg_catalog.int8,
             (moving.driver OPERATOR(pg_catalog.->>) 'max_pause')::pg_catalog.interval,
             (moving.driver OPERATOR(pg_catalog.->>) 'await_standbys')::pg_catalog.bool);

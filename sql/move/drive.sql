@@ -3,7 +3,7 @@
 
 -- Raises an error unless all arguments of move_shards() are given and in range.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_move_arguments(
-        first integer, last integer, from_node name, verify text, lock_timeout text, max_lag bigint, max_pause interval,
+        first integer, last integer, from_node name, verify text, lock_timeout interval, max_lag bigint, max_pause interval,
         await_standbys boolean, background boolean, ignore_dependents boolean)
     RETURNS void
     IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -65,7 +65,7 @@ END
 $$;
 
 CREATE OR REPLACE PROCEDURE insta_ids.move_shards(
-        first integer, last integer, from_node name, verify text DEFAULT 'snapshot', lock_timeout text DEFAULT '10s',
+        first integer, last integer, from_node name, verify text DEFAULT 'snapshot', lock_timeout interval DEFAULT '10s',
         max_lag bigint DEFAULT 1048576, max_pause interval DEFAULT '10 s', await_standbys boolean DEFAULT true,
         background boolean DEFAULT false, ignore_dependents boolean DEFAULT false)
     LANGUAGE plpgsql
@@ -102,7 +102,7 @@ BEGIN
     PERFORM insta_ids_internal.disconnect_node(), pg_catalog.set_config('search_path', path, true);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, text, bigint, interval, boolean, boolean, boolean) IS
+COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, interval, bigint, interval, boolean, boolean, boolean) IS
     'brings a range of shards here from another node, or goes on with that';
 
 -- Returns what the connected source knows of a move: its row there, and how the move with this id has ended.
@@ -128,7 +128,7 @@ $$;
 -- Has the source offer the shards, and creates them here, empty and closed. `path` is the search_path of their migrations. If this
 -- server cannot create them, it withdraws a new offer, and raises the error.
 CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_move(
-        move name, first integer, last integer, path text, lock_timeout text, ignore_dependents boolean)
+        move name, first integer, last integer, path text, lock_timeout interval, ignore_dependents boolean)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -171,7 +171,7 @@ $$;
 
 -- The first step of a move: the source offers the shards, and this server creates them.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(
-        move name, first integer, last integer, path text, lock_timeout text, ignore_dependents boolean)
+        move name, first integer, last integer, path text, lock_timeout interval, ignore_dependents boolean)
     LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -187,7 +187,7 @@ $$;
 -- the source keeps the move until the standbys of this server have the hand-over: after a promotion of one that lacks it,
 -- nobody could end the move. Returns the version of the map.
 CREATE OR REPLACE FUNCTION insta_ids_internal.end_move(
-        move name, from_node name, verify text, lock_timeout text, await_standbys boolean)
+        move name, from_node name, verify text, lock_timeout interval, await_standbys boolean)
     RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -229,7 +229,7 @@ $$;
 
 -- The last step of a move: both servers end it, and all nodes receive the map.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.finish_move(
-        move name, from_node name, verify text, lock_timeout text, await_standbys boolean)
+        move name, from_node name, verify text, lock_timeout interval, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE

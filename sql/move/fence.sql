@@ -3,7 +3,7 @@
 -- Closes the shards of an offered move to writers, for `max_pause`: then the source opens them by itself, unless it has released
 -- them, or was promoted since the offer. Raises an error if their tables or sequences have changed since the offer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_fence(
-        move name, lock_timeout text DEFAULT '2s', max_pause interval DEFAULT '10 s') RETURNS void
+        move name, lock_timeout interval DEFAULT '2s', max_pause interval DEFAULT '10 s') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

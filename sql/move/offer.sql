@@ -142,7 +142,7 @@ END;
 -- Offers a range of shards: publishes their tables, and keeps their objects from being altered. Returns the offer, and the same
 -- one if it is called again. Raises an error unless the shards can be moved, or if it waits longer than `lock_timeout` for a lock.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_offer(
-        first integer, last integer, to_node name, lock_timeout text DEFAULT '10s', ignore_dependents boolean DEFAULT false)
+        first integer, last integer, to_node name, lock_timeout interval DEFAULT '10s', ignore_dependents boolean DEFAULT false)
     RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
@@ -155,7 +155,7 @@ DECLARE
     shard integer;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_range(first, last, 1),
-        insta_ids_internal.commit_durably(), set_config('lock_timeout', lock_timeout, true);
+        insta_ids_internal.commit_durably(), insta_ids_internal.set_lock_timeout(lock_timeout);
     -- No other session offers, creates or assigns shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_node(here), insta_ids_internal.require_node(to_node);

@@ -1,7 +1,7 @@
 -- Moves, on the target: the pauses in which the source's shards are fenced and writers wait.
 
 -- Takes the lock that a hand-over needs, before the source is fenced: no writer waits for it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.lock_assignments(lock_timeout text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.lock_assignments(lock_timeout interval) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.lock_relations(
         '{insta_ids_internal.assignment}', 'SHARE ROW EXCLUSIVE', '{}', 'the map', lock_timeout);
@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.lock_assignments(lock_timeout text
 -- `verify`, it first compares the rows. Returns when the source was fenced, and the error that has ended the attempt: then this
 -- session still has the lock by which it gives up the fence.
 CREATE OR REPLACE FUNCTION insta_ids_internal.try_hand_over(
-        move name, from_node name, verify boolean, lock_timeout text, max_pause interval, await_standbys boolean)
+        move name, from_node name, verify boolean, lock_timeout interval, max_pause interval, await_standbys boolean)
     RETURNS insta_ids_internal.pause
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -74,7 +74,7 @@ $$;
 -- the shards, and this server takes them over. If the step fails or is cancelled, the source opens the shards again. `max_pause`
 -- limits the time from the fence on. Until the source has released the shards, it opens them by itself when that time is over.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.hand_over(
-        move name, from_node name, verify text, is_released boolean, lock_timeout text, max_pause interval, await_standbys boolean)
+        move name, from_node name, verify text, is_released boolean, lock_timeout interval, max_pause interval, await_standbys boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE

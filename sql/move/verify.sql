@@ -112,7 +112,7 @@ $$;
 
 -- Gives up the source's next fence before the source makes it, so that it cannot lead to a hand-over. Returns what open_fence needs
 -- on the source, and connects the session of the snapshot.
-CREATE OR REPLACE FUNCTION insta_ids_internal.give_up_next_fence(move name, from_node name, lock_timeout text) RETURNS jsonb
+CREATE OR REPLACE FUNCTION insta_ids_internal.give_up_next_fence(move name, from_node name, lock_timeout interval) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -128,7 +128,7 @@ $$;
 
 -- Fences the source until all its rows are here, and takes the snapshot there. Returns when it was fenced, and the error that has
 -- ended the attempt.
-CREATE OR REPLACE FUNCTION insta_ids_internal.try_snapshot_there(move name, lock_timeout text, max_pause interval)
+CREATE OR REPLACE FUNCTION insta_ids_internal.try_snapshot_there(move name, lock_timeout interval, max_pause interval)
     RETURNS insta_ids_internal.pause
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -205,7 +205,7 @@ $$;
 -- Verifies a copy while writers go on, unless rows are verified in another way. A short fence makes both servers have the same
 -- rows. Under it, each server takes a snapshot, and the snapshots are compared after the fence has opened.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
-        move name, from_node name, verify text, lock_timeout text, max_pause interval)
+        move name, from_node name, verify text, lock_timeout interval, max_pause interval)
     LANGUAGE plpgsql
 AS $$
 DECLARE

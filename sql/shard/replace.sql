@@ -97,7 +97,7 @@ $$;
 
 -- After the rename, `schema` is the shard's, and the one that it had is called `kept`.
 CREATE OR REPLACE FUNCTION insta_ids.replace_shard(
-        shard integer, schema regnamespace, migrated_to text DEFAULT NULL, lock_timeout text DEFAULT '2s') RETURNS name
+        shard integer, schema regnamespace, migrated_to text DEFAULT NULL, lock_timeout interval DEFAULT '2s') RETURNS name
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
@@ -111,7 +111,7 @@ BEGIN
     IF shard IS NULL OR schema IS NULL OR lock_timeout IS NULL THEN
         RETURN NULL;
     END IF;
-    PERFORM insta_ids_internal.require_read_committed(), set_config('lock_timeout', lock_timeout, true);
+    PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.set_lock_timeout(lock_timeout);
     PERFORM insta_ids_internal.lock_shards(ARRAY[shard]);
     -- These are statements of their own, because they must see what other sessions committed before the lock.
     PERFORM insta_ids_internal.require_not_moving(shard, shard);
@@ -164,5 +164,5 @@ BEGIN
     RETURN CASE WHEN old IS NOT NULL THEN kept END;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.replace_shard(integer, regnamespace, text, text) IS
+COMMENT ON FUNCTION insta_ids.replace_shard(integer, regnamespace, text, interval) IS
     'makes a schema the shard''s, renames the one it had, and returns its new name';

@@ -245,6 +245,7 @@ CALL insta_ids.migrate(5, 4);
 CALL insta_ids.migrate(2000);
 CALL insta_ids.migrate(batch => 0);
 CALL insta_ids.migrate(lock_timeout => 'soon');
+CALL insta_ids.migrate(lock_timeout => interval '1 month');
 
 -- A shard that is missing fails, and is not made up for elsewhere.
 DROP SCHEMA shard9 CASCADE;

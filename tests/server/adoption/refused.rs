@@ -333,8 +333,13 @@ fn what_is_no_schema_for_it_is_refused() {
             ["42501", "must be owner of schema insta5", "", ""],
         ),
         (
-            "SELECT insta_ids.adopt('insta5', 5, 'soon')",
-            ["22023", "invalid value for parameter \"lock_timeout\": \"soon\"", "", ""],
+            "SELECT insta_ids.adopt('insta5', 5, '1 month')",
+            [
+                "22023",
+                "invalid value for parameter \"lock_timeout\": \"2592000000ms\"",
+                "",
+                "Value exceeds integer range.",
+            ],
         ),
     ] {
         let error = unchanged_as_superuser(&mut client, call);
