@@ -81,13 +81,13 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.last_value(sequence oid) RETURNS b
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'last_value_wrapper';
 
 -- Counts the ids in a column of one table, without its child tables. `oldest` is not below `since`, and `newest` is of the shard if it
--- is. `negative` ids are below 0, `strange` ones are of another shard and not below `since`, and `future` ones are from `beyond` on.
+-- is. `negative` ids are below 0, `foreign_ids` are of another shard and not below `since`, and `future` ones are from `beyond` on.
 -- Unless `every_row` is true, it reads only the least and greatest id, and only from an index.
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_ids(
         "table" oid, "column" text, shard integer, layout @extschema@.id_layout, since bigint, beyond bigint,
         every_row boolean)
-    RETURNS TABLE (ids bigint, oldest bigint, newest bigint, negative bigint, a_negative bigint, strange bigint, a_strange bigint,
-        future bigint, newest_future bigint)
+    RETURNS TABLE (ids bigint, oldest bigint, newest bigint, negative bigint, a_negative bigint, foreign_ids bigint,
+        a_foreign_id bigint, future bigint, newest_future bigint)
     VOLATILE STRICT PARALLEL UNSAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'survey_ids_wrapper';
 
 -- Returns the number of rows of a table, without its child tables, and the sum of their hashes. The same rows give the same sum

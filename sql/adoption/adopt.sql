@@ -94,7 +94,7 @@ $$;
 
 -- Moves the time of ids past all ids that the functions minted until `stopped_at`, and writes it to the WAL by minting one id.
 -- Raises an error if the newest id is of the future and the caller may not advance the clock.
-CREATE OR REPLACE FUNCTION insta_ids_internal.pass_ids(shard integer, newest timestamptz, stopped_at timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.raise_id_time(shard integer, newest timestamptz, stopped_at timestamptz) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -139,7 +139,7 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM insta_ids_internal.stop_minting(schema,
+    PERFORM insta_ids_internal.lock_against_minting(schema,
         ARRAY(SELECT (a.value ->> 'sequence')::oid::regclass FROM jsonb_each(examined.answers) a
               WHERE a.value ->> 'sequence' IS NOT NULL),
         lock_timeout);
@@ -163,7 +163,7 @@ BEGIN
     END LOOP;
     -- A sequence that was dropped may have given ids of this shard after the schema was restored.
     PERFORM insta_ids_internal.succeed(s, s) FROM insta_ids_internal.minting_sequences(schema) s;
-    PERFORM insta_ids_internal.pass_ids(
+    PERFORM insta_ids_internal.raise_id_time(
         shard, insta_ids_internal.id_time(greatest(examined.newest, ends.newest), layout), stopped_at);
 END
 $$;

@@ -75,7 +75,7 @@ $$;
 
 -- Returns why functions of the schema cannot be adopted, and what helps. Calls the functions whose texts are not known but confirmed,
 -- and adds what they mint to `answers`, by their OIDs. If `is_locked`, the caller's transaction has locked the schema with
--- stop_minting. Raises an error if the caller is no member of a function's owner.
+-- lock_against_minting. Raises an error if the caller is no member of a function's owner.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_functions(
         schema regnamespace, shard integer, confirm text[], is_locked boolean,
         INOUT answers jsonb, OUT reasons text[], OUT hints text[])

@@ -4,7 +4,8 @@
 -- of the schema, and `others`, until the transaction ends. It locks tables without ids, too: a statement that calls a function
 -- for their rows is then planned either before or after the function is replaced. Raises an error if it does not get all locks
 -- within `lock_timeout`, or if locks of a table do not keep writers from its rows.
-CREATE OR REPLACE FUNCTION insta_ids_internal.stop_minting(schema regnamespace, others regclass[], lock_timeout interval) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.lock_against_minting(schema regnamespace, others regclass[], lock_timeout interval)
+    RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

@@ -90,7 +90,7 @@ BEGIN
     PERFORM insta_ids_internal.require_can_unadopt(schema, number);
     PERFORM insta_ids_internal.create_shard_functions(number);
     PERFORM insta_ids_internal.await_ids(number);
-    PERFORM insta_ids_internal.stop_minting(schema, '{}', lock_timeout);
+    PERFORM insta_ids_internal.lock_against_minting(schema, '{}', lock_timeout);
     last_ids := (SELECT c.id_time FROM insta_ids.clock() c) + insta_ids_internal.setting('insta_ids.max_ahead'::text)::interval;
     PERFORM insta_ids_internal.require_can_unadopt(schema, number);
 

@@ -94,9 +94,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.read_parts(shards integer[], query
 AS $$
 DECLARE
     -- Each part has about 8000 tables and views. After it, the session frees their cached definitions.
-    at_once CONSTANT integer := 1 + 8000 * (SELECT count(*) FROM insta_ids_internal.shard)
+    largest CONSTANT integer := 1 + 8000 * (SELECT count(*) FROM insta_ids_internal.shard)
         / (1 + (SELECT count(*) FROM pg_class c WHERE c.relkind IN ('r', 'p', 'v', 'm')));
-    size integer := at_once;
+    size integer := largest;
     place integer := 1;
     part integer[];
     lines text[];
@@ -115,7 +115,7 @@ BEGIN
                     END LOOP;
                 END IF;
                 place := place + size;
-                size := least(2 * size, at_once);
+                size := least(2 * size, largest);
             WHEN OTHERS THEN
                 IF size = 1 THEN
                     GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;

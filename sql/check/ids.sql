@@ -134,7 +134,7 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.survey_column(
         relation oid, "column" name, shard integer, layout @extschema@.id_layout, since bigint, beyond bigint, every_row boolean,
         OUT ids bigint, OUT oldest bigint, OUT newest bigint, OUT negative bigint, OUT a_negative bigint,
-        OUT strange bigint, OUT a_strange bigint, OUT future bigint, OUT newest_future bigint, OUT unread text)
+        OUT foreign_ids bigint, OUT a_foreign_id bigint, OUT future bigint, OUT newest_future bigint, OUT unread text)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -147,10 +147,10 @@ BEGIN
         -- A session cannot read temporary tables of other sessions.
         WHERE t.has_children AND (c.relpersistence <> 't' OR c.relnamespace = pg_my_temp_schema())
     )
-    SELECT sum(s.ids), min(s.oldest), max(s.newest), sum(s.negative), max(s.a_negative), sum(s.strange), min(s.a_strange),
+    SELECT sum(s.ids), min(s.oldest), max(s.newest), sum(s.negative), max(s.a_negative), sum(s.foreign_ids), min(s.a_foreign_id),
            sum(s.future), max(s.newest_future),
            (array_agg(format('%s is a %s', t.oid::regclass, t.what) ORDER BY t.oid) FILTER (WHERE t.what IS NOT NULL))[1]
-    INTO ids, oldest, newest, negative, a_negative, strange, a_strange, future, newest_future, unread
+    INTO ids, oldest, newest, negative, a_negative, foreign_ids, a_foreign_id, future, newest_future, unread
     FROM tree t
     -- Without a table, it returns no row.
     LEFT JOIN LATERAL insta_ids_internal.survey_ids(CASE WHEN t.what IS NULL THEN t.oid END, "column"::text, shard, layout, since, beyond, every_row) s ON true;
@@ -186,10 +186,10 @@ BEGIN
                 format('Give them new ids: UPDATE %s SET %I = DEFAULT WHERE %2$I OPERATOR(pg_catalog.<) 0', source, "column"))
             )::insta_ids.finding;
     END IF;
-    IF found.strange > 0 THEN
+    IF found.foreign_ids > 0 THEN
         findings := findings || ROW('error', 'foreign_ids', object,
-            format('Of %s %s, %s are of other shards, as %s is, of shard %s.', found.ids, what, found.strange,
-                found.a_strange, insta_ids_internal.id_shard(found.a_strange, layout)),
+            format('Of %s %s, %s are of other shards, as %s is, of shard %s.', found.ids, what, found.foreign_ids,
+                found.a_foreign_id, insta_ids_internal.id_shard(found.a_foreign_id, layout)),
             insta_ids_internal.for_owner(owner, relation, format(
                 'Move them to their shards, or give them new ids: UPDATE %1$s SET %2$I = DEFAULT'
                     || ' WHERE %6$s%3$s.id_shard(%2$I::pg_catalog.int8%4$s) OPERATOR(pg_catalog.<>) %5$s', source, "column",

@@ -45,7 +45,7 @@ BEGIN
             MESSAGE = format('%s moves cannot run at once', at_once),
             DETAIL = 'It must be at least one.';
     END IF;
-    steps := insta_ids_internal.open_moves(exclude);
+    steps := insta_ids_internal.moves_of_fleet(exclude);
     SELECT steps || coalesce(jsonb_agg(p ORDER BY p.step), '[]') INTO steps
     FROM insta_ids.rebalance_plan(by, threshold, drain, exclude, sample) p;
     RAISE NOTICE '%: % moves', command, jsonb_array_length(steps);
@@ -214,7 +214,7 @@ $$;
 
 -- Returns the moves that have begun between nodes of the map, as a plan has them. The source knows a move first, and the target
 -- knows it last. Only these two are asked.
-CREATE OR REPLACE FUNCTION insta_ids_internal.open_moves(exclude name[]) RETURNS jsonb
+CREATE OR REPLACE FUNCTION insta_ids_internal.moves_of_fleet(exclude name[]) RETURNS jsonb
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT coalesce(jsonb_agg(DISTINCT to_jsonb(m)), '[]')

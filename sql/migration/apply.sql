@@ -113,9 +113,9 @@ BEGIN
             acting := role;
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
             FOR next IN
-                SELECT s.number, coalesce(s.at_once, s.statement) AS statement, s.alters
+                SELECT s.number, coalesce(s.for_new_shard, s.statement) AS statement, s.alters
                 FROM insta_ids_internal.statements(migration.ddl) WITH ORDINALITY
-                    s (statement, kind, at_once, schema, alters, makes, number)
+                    s (statement, kind, for_new_shard, schema, alters, makes, number)
                 ORDER BY s.number
             LOOP
                 statement := next.number;

@@ -2,7 +2,7 @@
 
 -- Raises an error if shards lack a migration that creates a table, and Citus distributes their schemas. If a function creates a
 -- table, Citus leaves it on this node: it distributes a table only if the client itself sends CREATE TABLE.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_distributed(shards integer[], hint text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_in_citus(shards integer[], hint text) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -75,7 +75,7 @@ BEGIN
     FROM insta_ids_internal.migration m
     WHERE m.number IN (SELECT s.number FROM insta_ids_internal.migration_status s WHERE s.state <> 'applied' AND s.shard = ANY (shards))
     ORDER BY m.number;
-    PERFORM insta_ids_internal.require_not_distributed(shards,
+    PERFORM insta_ids_internal.require_not_in_citus(shards,
         'Create it first in each shard''s schema by CREATE TABLE IF NOT EXISTS, sent by the client itself.'::text);
     RETURN shards;
 END

@@ -117,12 +117,12 @@ BEGIN
 END
 $$;
 
--- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting or concurrent. `at_once` is
--- a concurrent statement as a new shard runs it, without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema
--- that the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it
--- creates, unless that is temporary or a partition.
+-- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting or concurrent.
+-- `for_new_shard` is a concurrent statement without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that
+-- the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it creates,
+-- unless that is temporary or a partition.
 CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
-    RETURNS TABLE (statement text, kind text, at_once text, schema text, alters text[], makes text)
+    RETURNS TABLE (statement text, kind text, for_new_shard text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
 -- Raises an error unless a migration can be applied to all shards alike. No statement may begin or end a transaction, change a

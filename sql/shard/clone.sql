@@ -115,7 +115,7 @@ $$;
 
 -- Copies the rows of a shard to another one. One statement copies all tables, so their rows are of one moment, and foreign keys are
 -- checked when all are there. In the columns of `known`, ids of the source from `first` on get the number of the target.
-CREATE OR REPLACE FUNCTION insta_ids_internal.copy_rows(source integer, target integer, known jsonb, first bigint) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.clone_rows(source integer, target integer, known jsonb, first bigint) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
 AS $$
 DECLARE
@@ -161,7 +161,7 @@ BEGIN
     FOR next IN
         SELECT s.relation AS source, t.relation AS target
         FROM insta_ids_internal.shard_relation s JOIN insta_ids_internal.shard_relation t ON t.name = s.name AND t.kind = s.kind
-        WHERE s.shard = copy_rows.source AND t.shard = copy_rows.target AND s.kind = 'S'
+        WHERE s.shard = clone_rows.source AND t.shard = clone_rows.target AND s.kind = 'S'
     LOOP
         EXECUTE format('SELECT setval(%L::regclass, s.last_value, s.is_called) FROM %s s', next.target, next.source);
     END LOOP;
@@ -201,7 +201,7 @@ BEGIN
     FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name) LOOP
         EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.name);
     END LOOP;
-    PERFORM insta_ids_internal.copy_rows(source, target, known, first);
+    PERFORM insta_ids_internal.clone_rows(source, target, known, first);
     FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name, always text) LOOP
         EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER %I', next.relation, next.always, next.name);
     END LOOP;

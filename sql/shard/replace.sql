@@ -149,7 +149,7 @@ BEGIN
     PERFORM insta_ids.adopt(schema, shard, lock_timeout, migrated_to => migrated_to);
     IF old IS NOT NULL THEN
         -- The new schema's sequences may have the values of the ids that the old one minted last.
-        PERFORM insta_ids_internal.pass_ids(shard, last_ids, clock_timestamp());
+        PERFORM insta_ids_internal.raise_id_time(shard, last_ids, clock_timestamp());
     END IF;
     IF old IS NOT NULL THEN
         -- The triggers of a fence refuse writers whose snapshot is older than the new row of the shard: they would not see the new rows.

@@ -77,7 +77,7 @@ BEGIN
     END LOOP;
     FOREACH shard IN ARRAY made LOOP
         PERFORM insta_ids_internal.create_shard_functions(shard);
-        PERFORM insta_ids_internal.require_not_distributed(ARRAY[shard],
+        PERFORM insta_ids_internal.require_not_in_citus(ARRAY[shard],
             'Create the shard after SET citus.enable_schema_based_sharding = off, then call citus_schema_distribute().'::text);
         SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, path, true);
         IF outcome.failed IS NOT NULL THEN

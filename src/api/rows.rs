@@ -29,8 +29,8 @@ impl Fault {
     }
 }
 
-/// Counts the ids in a column, and those with a fault: ids that are negative, ids of another shard than `shard` ("strange"),
-/// and ids of `beyond` or more ("future"). An id counts for the first of these faults only, and one below `since` can only be
+/// Counts the ids in a column, and those with a fault: ids that are negative, `foreign_ids` of another shard than `shard`,
+/// and `future` ids of `beyond` or more. An id counts for the first of these faults only, and one below `since` can only be
 /// negative. The oldest id is not below `since`, and the newest one is of the shard if it is below. Unless `every_row` is set, only
 /// the least and the greatest id are read, from an index.
 #[pg_extern(sql = false)]
@@ -51,8 +51,8 @@ fn survey_ids(
             name!(newest, Option<i64>),
             name!(negative, i64),
             name!(a_negative, Option<i64>),
-            name!(strange, i64),
-            name!(a_strange, Option<i64>),
+            name!(foreign_ids, i64),
+            name!(a_foreign_id, Option<i64>),
             name!(future, i64),
             name!(newest_future, Option<i64>),
         ),
@@ -61,7 +61,7 @@ fn survey_ids(
 > {
     let layout = Layout::try_from(layout)?;
     let (mut ids, mut oldest, mut newest) = (0, None, None);
-    let [mut negative, mut strange, mut future] = [Fault::default(); 3];
+    let [mut negative, mut foreign_ids, mut future] = [Fault::default(); 3];
     let which = if every_row { Which::All } else { Which::Ends };
     let read = rows::visit_ids(table, &c_string(column), which, |id| {
         ids += 1;
@@ -76,7 +76,7 @@ fn survey_ids(
         } else if id < since {
             // It is of a time before ids had shards.
         } else if layout.shard_of(Id::from_bits(id)) != shard {
-            strange.add(id, Ord::min);
+            foreign_ids.add(id, Ord::min);
         } else if id >= beyond {
             future.add(id, Ord::max);
         }
@@ -91,8 +91,8 @@ fn survey_ids(
         newest,
         negative.count,
         negative.example,
-        strange.count,
-        strange.example,
+        foreign_ids.count,
+        foreign_ids.example,
         future.count,
         future.example,
     )))

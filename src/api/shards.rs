@@ -27,8 +27,8 @@ fn shard_of(key: i64, shards: i32) -> SqlResult<i32> {
     Ok(key.rem_euclid(shards.into()) as i32)
 }
 
-/// Returns the statements of a text of DDL. `at_once` is the text of a concurrent statement for a new shard, where it runs in
-/// the transaction that creates the shard: without CONCURRENTLY, or empty if there is nothing to do.
+/// Returns the statements of a text of DDL. `for_new_shard` is the text of a concurrent statement in the transaction that
+/// creates a shard: without CONCURRENTLY, or empty if there is nothing to do.
 #[pg_extern(sql = false)]
 fn statements(
     ddl: &[u8],
@@ -38,7 +38,7 @@ fn statements(
         (
             name!(statement, Text),
             name!(kind, &'static str),
-            name!(at_once, Option<Text>),
+            name!(for_new_shard, Option<Text>),
             name!(schema, Option<Text>),
             name!(alters, Vec<Text>),
             name!(makes, Option<Text>),
@@ -49,7 +49,7 @@ fn statements(
     let text = c_string(ddl);
     let statements = parser::statements(&text).map_err(|error| NotSql { ddl, error })?;
     Ok(TableIterator::new(statements.into_iter().map(|statement| {
-        let (kind, at_once) = match statement.kind {
+        let (kind, for_new_shard) = match statement.kind {
             Kind::Ordinary => ("ordinary", None),
             Kind::TransactionControl => ("transaction control", None),
             Kind::SessionSetting => ("session setting", None),
@@ -58,7 +58,7 @@ fn statements(
         };
         let alters = statement.alters.into_iter().map(Text).collect();
         let (schema, makes) = (statement.schema.map(Text), statement.makes.map(Text));
-        (Text(statement.text), kind, at_once.map(Text), schema, alters, makes)
+        (Text(statement.text), kind, for_new_shard.map(Text), schema, alters, makes)
     })))
 }
 

@@ -71,8 +71,8 @@ fn surveys_count_ids_as_a_query_does() {
                  FROM ({ids}) i (id)"
             );
             let found = format!(
-                "SELECT ROW(coalesce(ids, 0), oldest, newest, coalesce(negative, 0), a_negative, coalesce(strange, 0), a_strange,
-                     coalesce(future, 0), newest_future)::text
+                "SELECT ROW(coalesce(ids, 0), oldest, newest, coalesce(negative, 0), a_negative, coalesce(foreign_ids, 0),
+                     a_foreign_id, coalesce(future, 0), newest_future)::text
                  FROM insta_ids_internal.survey_column('{table}'::regclass, 'id', 2, 'instagram', {since}, {beyond}, {every_row})"
             );
             // The time is that of the transaction.
