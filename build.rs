@@ -5,16 +5,18 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 7] = [
+    const FILES: [&str; 8] = [
         "src/pg/catalog/ddl.c",
         "src/pg/minting/entry.c",
         "src/pg/minting/lease.c",
         "src/pg/minting/succession.c",
+        "src/pg/placement/ask.c",
         "src/pg/placement/remote.c",
         "src/pg/server/process.c",
         "src/pg/workers/worker.c",
     ];
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/pg/placement/remote.h");
     for file in FILES {
         println!("cargo::rerun-if-changed={file}");
     }
@@ -34,7 +36,7 @@ fn main() -> Result<(), Failure> {
     println!("cargo::rustc-link-search=native={}", directory(&server, "--libdir")?);
     println!("cargo::rustc-link-lib=pq");
     // The server calls them, and nothing in the library does.
-    for function in ["insta_ids_watch_ddl", "insta_ids_next_id", "insta_ids_disconnect_node"] {
+    for function in ["insta_ids_watch_ddl", "insta_ids_next_id", "insta_ids_rows_from_node"] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined={function}");
     }
     // Calls within the library need no look at the symbols of others.

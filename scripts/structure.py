@@ -77,9 +77,10 @@ for graph in files, folders:
 BEGINS = {
     ".rs": re.compile(r'^( *)(?:pub(?:\([^)]*\))? )?(?:const |unsafe |extern "[^"]*" )*fn \w'),
     ".c": re.compile(r"^()\{$"),
+    ".h": re.compile(r"^()\{$"),
     ".sql": re.compile(r"^()CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE) "),
 }
-ENDS = {".rs": "}", ".c": "}", ".sql": ("$$;", "END;")}
+ENDS = {".rs": "}", ".c": "}", ".h": "}", ".sql": ("$$;", "END;")}
 FILE, FUNCTION = 350, 80
 total, longest_file, longest_function, too_long = 0, (0, ""), (0, ""), []
 for path in sorted(path for folder in ("src", "sql") for path in pathlib.Path(folder).rglob("*")):

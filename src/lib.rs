@@ -52,6 +52,7 @@ sql_files! {
     "migration_migrate" "../sql/migration/migrate.sql"
     "migration_script" "../sql/migration/script.sql"
     "shard_shards" "../sql/shard/shards.sql"
+    "shard_drop" "../sql/shard/drop.sql"
     "shard_replace" "../sql/shard/replace.sql"
     "shard_clone" "../sql/shard/clone.sql"
     "check_objects" "../sql/check/objects.sql"

@@ -137,8 +137,6 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.check_differences(shards integer[]
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    -- These kinds of objects belong to a column.
-    of_column CONSTANT text[] := ARRAY['NOT NULL', 'default', 'expression', 'identity'];
     written_out CONSTANT text := $query$
         SELECT ARRAY[o.shard::text, o.kind, o.relation, o.name, o.definition]
         FROM insta_ids_internal.objects_of($1, written_out => true) o $query$;
@@ -205,7 +203,8 @@ BEGIN
             SELECT FROM differences t
             WHERE t.members = d.members AND t.difference <> 'different'
                 AND (t.kind IN ('table', 'type', 'materialized view') AND t.name = d.relation
-                    OR t.kind = 'column' AND d.kind = ANY (of_column) AND (t.relation, t.name) = (d.relation, d.name)))
+                    OR t.kind = 'column' AND d.kind IN ('NOT NULL', 'default', 'expression', 'identity')
+                        AND (t.relation, t.name) = (d.relation, d.name)))
         -- Types and sequences come first, because other objects need them.
         ORDER BY s.shard, d.kind NOT IN ('type', 'sequence'), d.kind, d.relation, d.name
     )

@@ -1,5 +1,123 @@
 -- The findings of all nodes, and whether the nodes agree.
 
+-- Returns findings about shards that are open to writers on several nodes, or on none. `answers` has the answer of each node, and
+-- `newest_on` is the node with the newest map.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_places(answers jsonb, newest_on text, all_answered boolean)
+    RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT min(a.key)::name, 'error', 'open_twice', format('shard %s', o.shard),
+           format('It is open to writers on the nodes %s.', string_agg(quote_ident(a.key), ', ' ORDER BY a.key)),
+           format('On the node that it does not belong to: SELECT insta_ids.fence(%s)', o.shard)
+    FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
+    GROUP BY o.shard HAVING count(*) > 1 ORDER BY o.shard::integer;
+    -- A node that did not answer, or that this map does not have, may have the shard open.
+    RETURN QUERY
+    SELECT min(c.node)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
+           'No node accepts writes to it.' || concat(
+               ' It is fenced on ' || string_agg(quote_ident(c.node), ' and ' ORDER BY c.node) FILTER (WHERE c.is_fenced) || '.',
+               ' It has left ' || string_agg(quote_ident(c.node), ' and ' ORDER BY c.node) FILTER (WHERE NOT c.is_fenced) || '.'),
+           'See insta_ids.moves there.' || CASE
+               WHEN bool_and(c.is_fenced) THEN format(' Without a move: SELECT insta_ids.unfence(%s)', c.shard)
+               ELSE format(' If node %1$I has lost it, there: CALL insta_ids.move_abort(%2$s, %2$s, <node that it has left>, take_back => true),'
+                   || ' or the same for all shards of the move', coalesce(min(p.node), min(c.node)), c.shard) END
+    FROM (
+        SELECT a.key AS node, s.shard::integer AS shard, k.list = 'closed' AS is_fenced
+        FROM jsonb_each(answers) a CROSS JOIN unnest('{closed,departed}'::text[]) k (list),
+            jsonb_array_elements_text(nullif(a.value -> k.list, 'null')) s (shard)
+    ) c
+    LEFT JOIN insta_ids_internal.placements(answers -> newest_on -> 'map' -> 'ranges') p ON p.shard = c.shard
+    WHERE all_answered AND answers ? coalesce(p.node::text, c.node) AND c.shard < (SELECT g.shards FROM insta_ids_internal.config g)
+        AND NOT EXISTS (
+            SELECT FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
+            WHERE o.shard::integer = c.shard)
+    GROUP BY c.shard ORDER BY c.shard;
+END
+$$;
+
+-- Returns findings about nodes with other migrations.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_migrations_of_nodes(answers jsonb)
+    RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- Each node is compared with the first one.
+    RETURN QUERY
+    WITH migrations AS (
+        SELECT a.key::name AS node, m.name, string_agg(m.digest, ' ' ORDER BY m.digest) AS digest
+        FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids_internal.migration_digest, nullif(a.value -> 'migrations', 'null')) m
+        GROUP BY 1, 2
+    )
+    SELECT n.node::name, CASE WHEN 0 IN (count(m.here), count(m.there)) THEN 'warning' ELSE 'error' END, 'other_migrations',
+           quote_ident(n.node),
+           format('%s of its migrations are missing on node "%s" or differ there, and it lacks %s of that node, for example "%s".',
+               count(m.name) FILTER (WHERE m.here IS NOT NULL), f.node, count(m.name) FILTER (WHERE m.here IS NULL), "left"(min(m.name), 100)),
+           CASE WHEN count(m.here) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', f.node)
+               WHEN count(m.there) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', n.node)
+               ELSE 'Compare insta_ids.migration_status of both nodes.' END
+    FROM jsonb_object_keys(answers) n (node)
+    CROSS JOIN (SELECT min(k) FROM jsonb_object_keys(answers) k) f (node)
+    CROSS JOIN LATERAL (
+        SELECT name, h.digest AS here, t.digest AS there
+        FROM (SELECT * FROM migrations o WHERE o.node = n.node) h
+        FULL JOIN (SELECT * FROM migrations o WHERE o.node = f.node) t USING (name)
+        WHERE h.digest IS DISTINCT FROM t.digest
+    ) m
+    WHERE n.node <> f.node
+    GROUP BY n.node, f.node ORDER BY n.node;
+END
+$$;
+
+-- Returns findings about nodes with another map than the newest one.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_maps_of_nodes(answers jsonb, newest_on text)
+    RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT a.key::name, CASE v.version WHEN n.newest THEN 'error' ELSE 'warning' END,
+           CASE v.version WHEN n.newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
+           format('Its map has version %s, and version %s on node "%s".', v.version, n.newest, newest_on)
+               || CASE v.version WHEN n.newest THEN ' They differ.' ELSE '' END,
+           CASE v.version WHEN n.newest
+               THEN 'Apply the map of each on the other by insta_ids.apply_map().'
+               ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
+    FROM jsonb_each(answers) a
+    CROSS JOIN LATERAL (SELECT (a.value -> 'version')::bigint AS version) v
+    CROSS JOIN (SELECT (answers -> newest_on -> 'version')::bigint AS newest) n
+    -- A node that merged two maps has a higher version than one that got the result, and the same map.
+    WHERE a.value -> 'map' <> answers -> newest_on -> 'map'
+    ORDER BY a.key;
+END
+$$;
+
+-- Returns findings about nodes whose writer slots mint the same ids.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_slots_of_nodes(answers jsonb)
+    RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
+    RETURN QUERY
+    WITH writers AS (
+        SELECT a.key::name AS node, (a.value -> 'slot')::bigint AS slot, (a.value -> 'slots')::bigint AS slots FROM jsonb_each(answers) a
+        WHERE (a.value -> 'slots')::bigint > 0
+    )
+    SELECT a.node, 'error', 'same_writer_slot', quote_ident(a.node),
+           format('Its writer slot is %s/%s, and that of node "%s" %s/%s: they mint the same ids for a shard that both write to.',
+               a.slot, a.slots, b.node, b.slot, b.slots),
+           'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
+               || 'SELECT insta_ids.acquire_writer_slot(...)'
+    FROM writers a
+    -- Numbers of slots are powers of two, so each slot of the smaller number consists of slots of the greater one.
+    JOIN writers b ON a.node < b.node AND a.slot % least(a.slots, b.slots) = b.slot % least(a.slots, b.slots)
+    WHERE (a.slots, b.slots) <> (1, 1)
+    ORDER BY a.node, b.node;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION insta_ids.check_fleet()
     RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -7,7 +125,6 @@ AS $$
 DECLARE
     answers jsonb := '{}';
     asked record;
-    newest bigint;
     newest_on text;
     all_answered boolean := true;
 BEGIN
@@ -41,92 +158,12 @@ BEGIN
                WHEN f.hint IS NOT NULL THEN format('On node %I, call insta_ids.check().', a.key) END
     FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids.finding, nullif(a.value -> 'findings', 'null')) f;
 
+    newest_on := (SELECT a.key FROM jsonb_each(answers) a ORDER BY (a.value -> 'version')::bigint DESC, a.key LIMIT 1);
     RETURN QUERY
-    SELECT min(a.key)::name, 'error', 'open_twice', format('shard %s', o.shard),
-           format('It is open to writers on the nodes %s.', string_agg(quote_ident(a.key), ', ' ORDER BY a.key)),
-           format('On the node that it does not belong to: SELECT insta_ids.fence(%s)', o.shard)
-    FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
-    GROUP BY o.shard HAVING count(*) > 1 ORDER BY o.shard::integer;
-
-    SELECT (a.value -> 'version')::bigint, a.key INTO newest, newest_on
-    FROM jsonb_each(answers) a ORDER BY 1 DESC, a.key LIMIT 1;
-    -- A node that did not answer, or that this map does not have, may have the shard open.
-    RETURN QUERY
-    SELECT min(c.node)::name, 'warning', 'open_nowhere', format('shard %s', c.shard),
-           'No node accepts writes to it.' || concat(
-               ' It is fenced on ' || string_agg(quote_ident(c.node), ' and ' ORDER BY c.node) FILTER (WHERE c.is_fenced) || '.',
-               ' It has left ' || string_agg(quote_ident(c.node), ' and ' ORDER BY c.node) FILTER (WHERE NOT c.is_fenced) || '.'),
-           'See insta_ids.moves there.' || CASE
-               WHEN bool_and(c.is_fenced) THEN format(' Without a move: SELECT insta_ids.unfence(%s)', c.shard)
-               ELSE format(' If node %1$I has lost it, there: CALL insta_ids.move_abort(%2$s, %2$s, <node that it has left>, take_back => true),'
-                   || ' or the same for all shards of the move', coalesce(min(p.node), min(c.node)), c.shard) END
-    FROM (
-        SELECT a.key AS node, s.shard::integer AS shard, k.list = 'closed' AS is_fenced
-        FROM jsonb_each(answers) a CROSS JOIN unnest('{closed,departed}'::text[]) k (list),
-            jsonb_array_elements_text(nullif(a.value -> k.list, 'null')) s (shard)
-    ) c
-    LEFT JOIN insta_ids_internal.placements(answers -> newest_on -> 'map' -> 'ranges') p ON p.shard = c.shard
-    WHERE all_answered AND answers ? coalesce(p.node::text, c.node) AND c.shard < (SELECT g.shards FROM insta_ids_internal.config g)
-        AND NOT EXISTS (
-            SELECT FROM jsonb_each(answers) a, jsonb_array_elements_text(nullif(a.value -> 'open', 'null')) o (shard)
-            WHERE o.shard::integer = c.shard)
-    GROUP BY c.shard ORDER BY c.shard;
-
-    -- Each node is compared with the first one.
-    RETURN QUERY
-    WITH migrations AS (
-        SELECT a.key::name AS node, m.name, string_agg(m.digest, ' ' ORDER BY m.digest) AS digest
-        FROM jsonb_each(answers) a, jsonb_populate_recordset(NULL::insta_ids_internal.migration_digest, nullif(a.value -> 'migrations', 'null')) m
-        GROUP BY 1, 2
-    )
-    SELECT n.node::name, CASE WHEN 0 IN (count(m.here), count(m.there)) THEN 'warning' ELSE 'error' END, 'other_migrations',
-           quote_ident(n.node),
-           format('%s of its migrations are missing on node "%s" or differ there, and it lacks %s of that node, for example "%s".',
-               count(m.name) FILTER (WHERE m.here IS NOT NULL), f.node, count(m.name) FILTER (WHERE m.here IS NULL), "left"(min(m.name), 100)),
-           CASE WHEN count(m.here) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', f.node)
-               WHEN count(m.there) = 0 THEN format('On node %I: CALL insta_ids.migrate_fleet()', n.node)
-               ELSE 'Compare insta_ids.migration_status of both nodes.' END
-    FROM jsonb_object_keys(answers) n (node)
-    CROSS JOIN (SELECT min(k) FROM jsonb_object_keys(answers) k) f (node)
-    CROSS JOIN LATERAL (
-        SELECT name, h.digest AS here, t.digest AS there
-        FROM (SELECT * FROM migrations o WHERE o.node = n.node) h
-        FULL JOIN (SELECT * FROM migrations o WHERE o.node = f.node) t USING (name)
-        WHERE h.digest IS DISTINCT FROM t.digest
-    ) m
-    WHERE n.node <> f.node
-    GROUP BY n.node, f.node ORDER BY n.node;
-
-    RETURN QUERY
-    SELECT a.key::name, CASE v.version WHEN newest THEN 'error' ELSE 'warning' END,
-           CASE v.version WHEN newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
-           format('Its map has version %s, and version %s on node "%s".', v.version, newest, newest_on)
-               || CASE v.version WHEN newest THEN ' They differ.' ELSE '' END,
-           CASE v.version WHEN newest
-               THEN 'Apply the map of each on the other by insta_ids.apply_map().'
-               ELSE format('Apply there what insta_ids.shard_map() returns on node "%s": SELECT insta_ids.apply_map(...)', newest_on) END
-    FROM jsonb_each(answers) a
-    CROSS JOIN LATERAL (SELECT (a.value -> 'version')::bigint AS version) v
-    -- A node that merged two maps has a higher version than one that got the result, and the same map.
-    WHERE a.value -> 'map' <> answers -> newest_on -> 'map'
-    ORDER BY a.key;
-
-    -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
-    RETURN QUERY
-    WITH writers AS (
-        SELECT a.key::name AS node, (a.value -> 'slot')::bigint AS slot, (a.value -> 'slots')::bigint AS slots FROM jsonb_each(answers) a
-        WHERE (a.value -> 'slots')::bigint > 0
-    )
-    SELECT a.node, 'error', 'same_writer_slot', quote_ident(a.node),
-           format('Its writer slot is %s/%s, and that of node "%s" %s/%s: they mint the same ids for a shard that both write to.',
-               a.slot, a.slots, b.node, b.slot, b.slots),
-           'Set insta_ids.writer_slot in postgresql.conf on one of them, restart it, and take that: '
-               || 'SELECT insta_ids.acquire_writer_slot(...)'
-    FROM writers a
-    -- Numbers of slots are powers of two, so each slot of the smaller number consists of slots of the greater one.
-    JOIN writers b ON a.node < b.node AND a.slot % least(a.slots, b.slots) = b.slot % least(a.slots, b.slots)
-    WHERE (a.slots, b.slots) <> (1, 1)
-    ORDER BY a.node, b.node;
+    SELECT * FROM insta_ids_internal.check_places(answers, newest_on, all_answered)
+    UNION ALL SELECT * FROM insta_ids_internal.check_migrations_of_nodes(answers)
+    UNION ALL SELECT * FROM insta_ids_internal.check_maps_of_nodes(answers, newest_on)
+    UNION ALL SELECT * FROM insta_ids_internal.check_slots_of_nodes(answers);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.check_fleet() IS

@@ -99,8 +99,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'a node cannot be drained and excluded';
-    END IF;
-    IF threshold NOT BETWEEN 0 AND 10 THEN
+    ELSIF threshold NOT BETWEEN 0 AND 10 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('threshold cannot be %s', threshold),
@@ -109,8 +108,7 @@ BEGIN
     shards := (SELECT coalesce(jsonb_agg(l), '[]') FROM insta_ids_internal.loads_of_fleet(by, exclude, sample) l);
     PERFORM insta_ids_internal.require_drainable(shards, nodes, weights, drain);
     loads := ARRAY(
-        SELECT coalesce((
-            SELECT sum(l.load) FROM jsonb_to_recordset(shards) l (node name, load float8) WHERE l.node = n.node), 0)
+        SELECT coalesce((SELECT sum(l.load) FROM jsonb_to_recordset(shards) l (node name, load float8) WHERE l.node = n.node), 0)
         FROM unnest(nodes) WITH ORDINALITY n (node, place) ORDER BY n.place);
     step := 0;
     balance_after := insta_ids_internal.balance(loads, weights, nodes, drain);

@@ -73,6 +73,23 @@ BEGIN
 END
 $$;
 
+-- Gives the columns of a shard that mint ids by defaults of this transaction their CHECKs. Ids before `since` need not be of the shard.
+CREATE OR REPLACE FUNCTION insta_ids_internal.add_checks(shard integer, applying xid, since timestamptz) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    first_id CONSTANT bigint := insta_ids_internal.first_id_since(since);
+    unchecked record;
+BEGIN
+    FOR unchecked IN
+        SELECT * FROM insta_ids_internal.minting_columns(ARRAY[shard], applying) m WHERE m."check" IS NULL
+    LOOP
+        EXECUTE format('ALTER TABLE %s ADD CHECK (%s%s)', unchecked.relation,
+            CASE WHEN first_id > 0 THEN format('%I < %s OR ', unchecked."column", first_id) END, unchecked.expression);
+    END LOOP;
+END
+$$;
+
 -- Applies to a shard the migrations that it lacks, in their order, each entirely or not at all. It stops at one that fails, and
 -- returns the error. It also stops at one that only a script can apply, unless the shard is `new`. Raises an error for an
 -- author without the caller's rights.
@@ -91,8 +108,6 @@ DECLARE
     next record;
     applying xid;
     defaults bigint;
-    unchecked record;
-    first_id bigint;
 BEGIN
     -- The rows are locked, so that no session replaces a migration while it is applied.
     FOR migration IN
@@ -141,13 +156,7 @@ BEGIN
                 pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
                 OR current_setting('track_counts') = 'off')
             THEN
-                first_id := insta_ids_internal.first_id_since(migration.ids_since);
-                FOR unchecked IN
-                    SELECT * FROM insta_ids_internal.minting_columns(ARRAY[shard], applying) m WHERE m."check" IS NULL
-                LOOP
-                    EXECUTE format('ALTER TABLE %s ADD CHECK (%s%s)', unchecked.relation,
-                        CASE WHEN first_id > 0 THEN format('%I < %s OR ', unchecked."column", first_id) END, unchecked.expression);
-                END LOOP;
+                PERFORM insta_ids_internal.add_checks(shard, applying, migration.ids_since);
             END IF;
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,

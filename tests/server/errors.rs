@@ -151,7 +151,7 @@ fn messages_of_c() -> Messages {
             else {
                 continue;
             };
-            let is_raised = before.contains("ereport(ERROR") || before.contains("fail(");
+            let is_raised = before.contains("ereport(ERROR") || before.contains("insta_ids_fail_remote(");
             let Some((condition, rest)) = condition.split_once([')', ',']) else { continue };
             if let Some(literal) = literals(rest.trim_start_matches([',', ')', ' ', '\n', '\t']), '"').first()
                 && is_raised
