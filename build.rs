@@ -5,7 +5,7 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 8] = [
+    const FILES: [&str; 9] = [
         "src/pg/catalog/ddl.c",
         "src/pg/minting/entry.c",
         "src/pg/minting/lease.c",
@@ -13,6 +13,7 @@ fn main() -> Result<(), Failure> {
         "src/pg/placement/ask.c",
         "src/pg/placement/remote.c",
         "src/pg/server/process.c",
+        "src/pg/workers/driver.c",
         "src/pg/workers/worker.c",
     ];
     println!("cargo::rerun-if-changed=build.rs");

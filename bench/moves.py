@@ -252,8 +252,8 @@ def moves(bench):
             join(source, target)
             for n in bench.rounds(3, 1):
                 copied.add("plain logical replication", plain(source, target, f"plain{n}", rows))
-                for place, verify in enumerate(("snapshot", "fenced", "none")):
-                    copy, stop, writers = moved(source, target, SHARDS * (3 * n + place), rows, verify)
+                for place, verify in enumerate(("snapshot", "none")):
+                    copy, stop, writers = moved(source, target, SHARDS * (2 * n + place), rows, verify)
                     copied.add(f"`move_shards`, verify => '{verify}'", copy, "plain logical replication")
                     clock = f"target {behind_s:g} s behind, verify => '{verify}'"
                     stopped.add(f"from fence to hand-over, {clock}", stop * 1000)

@@ -146,7 +146,7 @@ CREATE TABLE insta_ids_internal.move (
     mark jsonb,
     -- On the target: the files of the source's tables when the copy began.
     source_files jsonb,
-    -- On the target: with what arguments a background worker goes on with the move. See go_on_in_background.
+    -- On the target: with what arguments a background worker drives the move. See begin_to_drive.
     driver jsonb,
     -- On the target: how often the worker has failed, and with what error it did last.
     failed_attempts integer NOT NULL DEFAULT 0,

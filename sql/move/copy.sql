@@ -50,22 +50,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.move_copied(move name) RETURNS boo
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving insta_ids_internal.move;
     subscription insta_ids_internal.subscription;
 BEGIN
     SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
     IF NOT FOUND THEN
-        moving := insta_ids_internal.open_move(move);
-        IF moving.step = 'handed over' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('another session has handed over the shards of move "%s"', move),
-                HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', moving.first, moving.last, moving.from_node);
-        END IF;
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('subscription of move "%s" is lost', move),
-            HINT = insta_ids_internal.hint_to_abort(moving);
+            HINT = insta_ids_internal.hint_to_abort(insta_ids_internal.open_move(move));
     ELSIF NOT subscription.is_enabled THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -111,10 +103,10 @@ BEGIN
 END
 $$;
 
--- Has the source create the replication slot, and enables the subscription that reads it. Reports which transactions the source
--- waits for before it can create the slot. Copies everything again if the subscription has stopped before all tables were copied, and
--- tables of the source have other files since: TRUNCATE makes new ones. If tables refer to each other, PostgreSQL can never apply it
--- to only some of them.
+-- The second step: has the source create the replication slot, and enables the subscription that reads it. Reports which transactions
+-- the source waits for before it can create the slot. Copies everything again if the subscription has stopped before all tables were
+-- copied, and tables of the source have other files since: TRUNCATE makes new ones. If tables refer to each other, PostgreSQL can never
+-- apply it to only some of them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.start_copy(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -154,29 +146,9 @@ BEGIN
 END
 $$;
 
--- The second step: the source creates the replication slot, and this server copies by the subscription that reads it.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_copy(move name)
-    LANGUAGE plpgsql
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.start_copy(move);
-    CALL insta_ids_internal.new_transaction();
-END
-$$;
-
--- Returns what await_copy() begins with.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_await_copy() RETURNS insta_ids_internal.copying
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN ROW(
-        insta_ids_internal.ask_node('SELECT to_jsonb(pg_logical_emit_message(true, ''insta_ids'', ''''))') #>> '{}',
-        insta_ids_internal.steady_ms(), 0, NULL, '{}', '{}', false)::insta_ids_internal.copying;
-END
-$$;
-
--- Looks how far a copy is, reports that once a second, and repairs the copy if the source has lost a slot. Raises an error if the
--- subscription does not run.
+-- Looks how far a copy is since the first look. Once a second, it reports that, and copies again if the source has lost the slot of a
+-- table that was catching up, for example because a server died. Raises an error if the subscription does not run, or a standby of the
+-- source is not connected.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.look_at_copy(
         move name, from_node name, max_lag bigint, await_standbys boolean, INOUT copying insta_ids_internal.copying)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -187,7 +159,12 @@ DECLARE
     patience CONSTANT bigint := (
         SELECT greatest(15000, 3 * s.setting::bigint) FROM pg_settings s WHERE s.name = 'wal_retrieve_retry_interval');
     lag CONSTANT bigint := insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_lag(%L))', move));
+    progress record;
 BEGIN
+    IF copying IS NULL THEN
+        copying := ROW(insta_ids_internal.ask_node('SELECT to_jsonb(pg_logical_emit_message(true, ''insta_ids'', ''''))') #>> '{}',
+            now, 0, NULL, '{}', '{}', false)::insta_ids_internal.copying;
+    END IF;
     IF insta_ids_internal.move_copied(move) AND lag <= max_lag AND insta_ids_internal.has_applied(move, copying.begun) THEN
         IF await_standbys THEN
             -- A standby that this session waited for still counts after its connection ends.
@@ -197,7 +174,13 @@ BEGIN
             copying.standby := insta_ids_internal.ask_node(
                 format('SELECT insta_ids_internal.standby_behind(%L::bigint, %L::text[])', max_lag, copying.standbys));
         END IF;
-        PERFORM insta_ids_internal.require_connected(copying.standby, from_node);
+        IF NOT (copying.standby ->> 'is_connected')::boolean THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('%s of node "%s" is not connected', copying.standby ->> 'name', from_node),
+                DETAIL = 'It would not have the fence. Promoted later, it would take writes that are lost.',
+                HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
+        END IF;
         copying.is_done := copying.standby IS NULL;
     END IF;
     IF copying.is_done THEN
@@ -213,8 +196,24 @@ BEGIN
     END IF;
     IF now > copying.reported_at + 1000 THEN
         copying.reported_at := now;
-        PERFORM insta_ids_internal.report_copy(move, from_node, lag, copying.standby);
-        copying.table_slots := insta_ids_internal.mend_copy(move, copying.table_slots);
+        SELECT * INTO progress FROM insta_ids_internal.moves p WHERE p.name = move;
+        RAISE NOTICE 'move_shards: % of % tables copied, % rows, % of %, % behind', progress.tables_copied,
+            progress.tables, progress.rows, pg_size_pretty(progress.bytes), pg_size_pretty(progress.bytes_total),
+            pg_size_pretty(lag);
+        IF copying.standby IS NOT NULL THEN
+            RAISE NOTICE 'move_shards: % of node "%" is % behind', copying.standby ->> 'name', from_node,
+                pg_size_pretty((copying.standby ->> 'lag')::bigint);
+        END IF;
+        -- Those of a second ago that are still there.
+        copying.table_slots := ARRAY(
+            SELECT unnest(copying.table_slots) INTERSECT SELECT unnest(insta_ids_internal.move_table_slots(move)));
+        IF insta_ids_internal.ask_node(
+            format('SELECT to_jsonb(insta_ids_internal.move_slots_lost(%L))', copying.table_slots)) = 'true'
+        THEN
+            RAISE NOTICE 'move_shards: begins to copy again, as a server died while a table was at its end';
+            PERFORM insta_ids_internal.move_recopy(move);
+        END IF;
+        copying.table_slots := insta_ids_internal.move_table_slots(move);
     END IF;
 END
 $$;
@@ -225,7 +224,7 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.await_copy(move name, from_node n
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    copying insta_ids_internal.copying := insta_ids_internal.begin_to_await_copy();
+    copying insta_ids_internal.copying;
 BEGIN
     LOOP
         CALL insta_ids_internal.look_at_copy(move, from_node, max_lag, await_standbys, copying);
@@ -236,44 +235,21 @@ BEGIN
 END
 $$;
 
--- Analyzes the tables of a move: the first queries here need statistics.
-CREATE OR REPLACE FUNCTION insta_ids_internal.analyze_tables(move name) RETURNS void
+-- The fourth step, before the shards are fenced for the hand-over: analyzes the tables, because the first queries here need statistics.
+-- Compares the clocks, and looks for the rows to which the shards refer, because writers would wait if the next step found a problem.
+CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_hand_over(move name, from_node name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    shards CONSTANT integer[] := (SELECT m.shards FROM insta_ids_internal.move m WHERE m.name = move);
     relation text;
 BEGIN
-    FOR relation IN
-        SELECT r.relation FROM insta_ids_internal.move m
-        JOIN insta_ids_internal.shard_relation r ON r.shard = ANY (m.shards) AND r.kind = 'r'
-        WHERE m.name = move
-    LOOP
+    FOREACH relation IN ARRAY insta_ids_internal.tables_of(shards) LOOP
         EXECUTE format('ANALYZE %s', relation);
     END LOOP;
-END
-$$;
-
--- Raises an error if the time of ids of the connected node is further ahead of this server's clock than it can follow.
-CREATE OR REPLACE FUNCTION insta_ids_internal.compare_clocks(from_node name) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
     PERFORM insta_ids_internal.require_near_time(
         (insta_ids_internal.ask_node('SELECT to_jsonb(c.id_time) FROM insta_ids.clock() c') #>> '{}')::timestamptz, from_node);
-END
-$$;
-
--- The fourth step, before the shards are fenced for the hand-over: analyzes the tables, compares the clocks, and looks for the rows to
--- which the shards refer, because writers would wait if the next step found a problem.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.prepare_hand_over(move name, from_node name)
-    LANGUAGE plpgsql
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.analyze_tables(move);
-    CALL insta_ids_internal.new_transaction();
-    PERFORM insta_ids_internal.compare_clocks(from_node);
-    PERFORM insta_ids_internal.require_referenced(m.shards)
-    FROM insta_ids_internal.move m WHERE m.name OPERATOR(pg_catalog.=) move;
+    PERFORM insta_ids_internal.require_referenced(shards);
 END
 $$;
 
@@ -292,55 +268,5 @@ BEGIN
             DETAIL = format('"insta_ids.clock_tolerance" is %s.', tolerance),
             HINT = 'Correct the clock, and call again.';
     END IF;
-END
-$$;
-
--- Raises an error unless a standby of the source is connected.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_connected(standby jsonb, from_node name) RETURNS void
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF NOT (standby ->> 'is_connected')::boolean THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('%s of node "%s" is not connected', standby ->> 'name', from_node),
-            DETAIL = 'It would not have the fence. Promoted later, it would take writes that are lost.',
-            HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
-    END IF;
-END
-$$;
-
--- Reports how far the copy is, and for which standby of the source it waits.
-CREATE OR REPLACE FUNCTION insta_ids_internal.report_copy(move name, from_node name, lag bigint, standby jsonb) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    progress record;
-BEGIN
-    SELECT * INTO progress FROM insta_ids_internal.moves p WHERE p.name = move;
-    RAISE NOTICE 'move_shards: % of % tables copied, % rows, % of %, % behind', progress.tables_copied,
-        progress.tables, progress.rows, pg_size_pretty(progress.bytes), pg_size_pretty(progress.bytes_total),
-        pg_size_pretty(lag);
-    IF standby IS NOT NULL THEN
-        RAISE NOTICE 'move_shards: % of node "%" is % behind', standby ->> 'name', from_node,
-            pg_size_pretty((standby ->> 'lag')::bigint);
-    END IF;
-END
-$$;
-
--- Copies again if the source has lost the slot of a table that was catching up, for example because a server died.
--- `table_slots` are the slots of a second ago. Returns the current ones.
-CREATE OR REPLACE FUNCTION insta_ids_internal.mend_copy(move name, table_slots name[]) RETURNS name[]
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    lasting CONSTANT name[] := ARRAY(
-        SELECT unnest(table_slots) INTERSECT SELECT unnest(insta_ids_internal.move_table_slots(move)));
-BEGIN
-    IF insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.move_slots_lost(%L))', lasting)) = 'true' THEN
-        RAISE NOTICE 'move_shards: begins to copy again, as a server died while a table was at its end';
-        PERFORM insta_ids_internal.move_recopy(move);
-    END IF;
-    RETURN insta_ids_internal.move_table_slots(move);
 END
 $$;

@@ -1,5 +1,4 @@
--- Drives a move, on the target: the steps of both servers, in their order. Procedures that commit only call functions with a pinned
--- search_path.
+-- Moves, on the target: a move begins and ends. Procedures that commit only call functions with a pinned search_path.
 
 -- Raises an error unless all arguments of move_shards() are given and in range.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_move_arguments(
@@ -11,11 +10,11 @@ AS $$
 BEGIN
     IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background, ignore_dependents) > 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
-    ELSIF verify NOT IN ('snapshot', 'fenced', 'none') THEN
+    ELSIF verify NOT IN ('snapshot', 'none') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = format('rows cannot be verified by "%s"', verify),
-            DETAIL = 'It can be "snapshot", "fenced" or "none".';
+            DETAIL = 'It can be "snapshot" or "none".';
     ELSIF max_pause NOT BETWEEN interval '1 ms' AND interval '7 days' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -73,33 +72,37 @@ AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
     move pg_catalog.name;
+    id pg_catalog.uuid;
     is_new boolean;
-    is_released boolean;
     is_handed_over boolean;
 BEGIN
     CALL insta_ids_internal.new_transaction();
     PERFORM insta_ids_internal.require_move_arguments(
         first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background, ignore_dependents);
-    SELECT * INTO move, is_new, is_released, is_handed_over FROM insta_ids_internal.find_move(first, last, from_node);
+    SELECT f.name, f.is_new, f.is_handed_over INTO move, is_new, is_handed_over
+    FROM insta_ids_internal.find_move(first, last, from_node) f;
     IF is_new THEN
-        CALL insta_ids_internal.begin_move(move, first, last, path, lock_timeout, ignore_dependents);
+        PERFORM insta_ids_internal.prepare_move(move, first, last, path, lock_timeout, ignore_dependents);
+        CALL insta_ids_internal.new_transaction();
+        PERFORM insta_ids_internal.subscribe_prepared(move);
+        CALL insta_ids_internal.new_transaction();
     END IF;
     IF is_handed_over THEN
         CALL insta_ids_internal.finish_move(move, from_node, verify, lock_timeout, await_standbys);
-    ELSIF background THEN
-        CALL insta_ids_internal.go_on_in_background(move, verify, lock_timeout, max_lag, max_pause, await_standbys);
+        PERFORM insta_ids_internal.disconnect_node();
     ELSE
-        CALL insta_ids_internal.begin_copy(move);
-        IF NOT is_released THEN
-            CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
-            CALL insta_ids_internal.verify_snapshots(move, from_node, verify, lock_timeout, max_pause);
-            CALL insta_ids_internal.prepare_hand_over(move, from_node);
-            CALL insta_ids_internal.await_copy(move, from_node, max_lag, await_standbys);
+        PERFORM insta_ids_internal.disconnect_node();
+        id := insta_ids_internal.begin_to_drive(move, verify, lock_timeout, max_lag, max_pause, await_standbys, NOT background);
+        CALL insta_ids_internal.new_transaction();
+        IF NOT background THEN
+            WHILE insta_ids_internal.await_driver() LOOP
+                PERFORM insta_ids_internal.wait_ms(20);
+                CALL insta_ids_internal.new_transaction();
+            END LOOP;
+            PERFORM insta_ids_internal.require_moved(move, id);
         END IF;
-        CALL insta_ids_internal.hand_over(move, from_node, verify, is_released, lock_timeout, max_pause, await_standbys);
-        CALL insta_ids_internal.finish_move(move, from_node, verify, lock_timeout, await_standbys);
     END IF;
-    PERFORM insta_ids_internal.disconnect_node(), pg_catalog.set_config('search_path', path, true);
+    PERFORM pg_catalog.set_config('search_path', path, true);
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, interval, bigint, interval, boolean, boolean, boolean) IS
@@ -125,8 +128,8 @@ BEGIN
 END
 $$;
 
--- Has the source offer the shards, and creates them here, empty and closed. `path` is the search_path of their migrations. If this
--- server cannot create them, it withdraws a new offer, and raises the error.
+-- The first step of a move: has the source offer the shards, and creates them here, empty and closed. `path` is the search_path of
+-- their migrations. If this server cannot create them, it withdraws a new offer, and raises the error.
 CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_move(
         move name, first integer, last integer, path text, lock_timeout interval, ignore_dependents boolean)
     RETURNS void
@@ -166,19 +169,6 @@ BEGIN
         PERFORM insta_ids_internal.make_subscription(moving)
         WHERE NOT EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move);
     END IF;
-END
-$$;
-
--- The first step of a move: the source offers the shards, and this server creates them.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_move(
-        move name, first integer, last integer, path text, lock_timeout interval, ignore_dependents boolean)
-    LANGUAGE plpgsql
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.prepare_move(move, first, last, path, lock_timeout, ignore_dependents);
-    CALL insta_ids_internal.new_transaction();
-    PERFORM insta_ids_internal.subscribe_prepared(move);
-    CALL insta_ids_internal.new_transaction();
 END
 $$;
 

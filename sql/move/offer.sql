@@ -1,11 +1,10 @@
 -- Moves, on the source: what is in a shard, and its offer.
 
--- Raises an error unless all of these shards can be moved completely. With `ignore_dependents`, other objects may depend on them.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[], ignore_dependents boolean) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Raises an error unless this server can publish the tables of one more move.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_replication() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    obstacle record;
     -- One is for the changes, and one at a time for the table that is copied.
     free_slots CONSTANT integer := current_setting('max_replication_slots')::integer - (SELECT count(*) FROM pg_replication_slots);
     free_senders CONSTANT integer := current_setting('max_wal_senders')::integer - (SELECT count(*) FROM pg_stat_replication);
@@ -29,7 +28,18 @@ BEGIN
             MESSAGE = format('a move needs two free WAL senders, and this server has %s', free_senders),
             HINT = 'Raise "max_wal_senders" in postgresql.conf, and restart the server.';
     END IF;
-    PERFORM insta_ids_internal.require_no_outside_children(shards), insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
+END
+$$;
+
+-- Raises an error unless all of these shards can be moved completely. With `ignore_dependents`, other objects may depend on them.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_movable(shards integer[], ignore_dependents boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    obstacle record;
+BEGIN
+    PERFORM insta_ids_internal.require_replication(), insta_ids_internal.require_no_outside_children(shards),
+        insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -173,14 +183,14 @@ BEGIN
                 MESSAGE = format('no shard from %s to %s can move from node "%s" to node "%s"', first, last, here, to_node),
                 DETAIL = CASE WHEN to_node = here THEN 'That is this node.' ELSE 'None of them is here.' END;
         END IF;
-        FOREACH shard IN ARRAY move.shards LOOP
-            IF NOT EXISTS (SELECT FROM insta_ids_internal.assignment a WHERE shard BETWEEN a.first AND a.last AND a.node = here) THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
-                    MESSAGE = format('the map does not have shard %s on this node', shard),
-                    HINT = format('Assign it: SELECT insta_ids.assign(%s, %s, %L).', first, last, here);
-            END IF;
-        END LOOP;
+        shard := (SELECT min(s) FROM unnest(move.shards) s WHERE NOT EXISTS (
+            SELECT FROM insta_ids_internal.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = here));
+        IF shard IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('the map does not have shard %s on this node', shard),
+                HINT = format('Assign it: SELECT insta_ids.assign(%s, %s, %L).', first, last, here);
+        END IF;
         PERFORM insta_ids_internal.lock_shards(move.shards);
         PERFORM insta_ids_internal.require_movable(move.shards, ignore_dependents);
         -- This waits for sessions that create objects in the schemas, so that the next statements see these objects.
@@ -216,11 +226,8 @@ BEGIN
     RETURN jsonb_build_object(
         'name', move.name, 'id', move.id, 'is_new', is_new, 'first', first, 'last', last, 'shards', to_jsonb(move.shards),
         'from_node', here, 'to_node', to_node, 'bytes', move.bytes,
-        'map', insta_ids.shard_map(),
-        'migrations', insta_ids_internal.migrations_json(),
-        'objects', objects,
-        'encoding', getdatabaseencoding(),
-        'privileges', insta_ids_internal.privileges_json(move.shards),
+        'map', insta_ids.shard_map(), 'migrations', insta_ids_internal.migrations_json(), 'objects', objects,
+        'encoding', getdatabaseencoding(), 'privileges', insta_ids_internal.privileges_json(move.shards),
         'partitions', (SELECT jsonb_object_agg(s, insta_ids_internal.partitions_json(s)) FROM unnest(move.shards) s));
 END
 $$;

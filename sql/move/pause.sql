@@ -1,30 +1,25 @@
 -- Moves, on the target: the pauses in which the source's shards are fenced and writers wait.
 
--- Takes the lock that a hand-over needs, before the source is fenced: no writer waits for it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.lock_assignments(lock_timeout interval) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
-    RETURN insta_ids_internal.lock_relations(
-        '{insta_ids_internal.assignment}', 'SHARE ROW EXCLUSIVE', '{}', 'the map', lock_timeout);
-
--- Fences the shards on the source, receives the remaining rows, has the source release the shards, and takes them over. With
--- `verify`, it first compares the rows. Returns when the source was fenced, and the error that has ended the attempt: then this
--- session still has the lock by which it gives up the fence.
+-- The last step but one, in which writers wait: the source fences the shards. When this server has all rows, the source releases
+-- the shards, and this server takes them over. `max_pause` limits the time from the fence on. Until the source has released the shards,
+-- it opens them by itself when that time is over. Returns when the source was fenced, and the error that has ended the attempt: then
+-- this session still has the lock by which it gives up the fence.
 CREATE OR REPLACE FUNCTION insta_ids_internal.try_hand_over(
-        move name, from_node name, verify boolean, lock_timeout interval, max_pause interval, await_standbys boolean)
+        move name, from_node name, lock_timeout interval, max_pause interval, await_standbys boolean)
     RETURNS insta_ids_internal.pause
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    moving insta_ids_internal.move;
     mark jsonb;
     released jsonb;
     is_drained boolean := false;
-    is_verified boolean := NOT verify;
     is_handed_over boolean := false;
     fenced_at bigint;
     failure insta_ids_internal.failure;
 BEGIN
-    PERFORM insta_ids_internal.lock_assignments(lock_timeout);
+    -- The lock that the hand-over needs: no writer waits for it.
+    PERFORM insta_ids_internal.lock_relations(
+        '{insta_ids_internal.assignment}', 'SHARE ROW EXCLUSIVE', '{}', 'the map', lock_timeout);
     BEGIN
         PERFORM insta_ids_internal.call_node(format('move_fence(%L, %L, %L)', move, lock_timeout, max_pause));
         fenced_at := insta_ids_internal.steady_ms();
@@ -39,11 +34,6 @@ BEGIN
                 CONTINUE;
             END IF;
             is_drained := true;
-            IF NOT is_verified THEN
-                SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
-                PERFORM insta_ids_internal.require_same_rows(moving, 'insta_ids');
-                is_verified := true;
-            END IF;
             IF released IS NULL THEN
                 released := insta_ids_internal.ask_node(
                     format('SELECT insta_ids_internal.move_release(%L, %s)', move, mark ->> 'fence'));
@@ -63,32 +53,8 @@ BEGIN
         GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
             failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
     END;
-    RETURN ROW(fenced_at, failure, CASE
-        WHEN NOT is_drained THEN 'Rows that were written before the fence had not arrived.'
-        WHEN NOT is_verified THEN 'Rows were still being compared.'
-        ELSE 'The shards were being taken over.' END)::insta_ids_internal.pause;
-END
-$$;
-
--- The last step but one, in which writers wait: the source fences the shards. When this server has all rows, the source releases
--- the shards, and this server takes them over. If the step fails or is cancelled, the source opens the shards again. `max_pause`
--- limits the time from the fence on. Until the source has released the shards, it opens them by itself when that time is over.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.hand_over(
-        move name, from_node name, verify text, is_released boolean, lock_timeout interval, max_pause interval, await_standbys boolean)
-    LANGUAGE plpgsql
-AS $$
-DECLARE
-    paused insta_ids_internal.pause;
-BEGIN
-    paused := insta_ids_internal.try_hand_over(move, from_node,
-        verify OPERATOR(pg_catalog.=) 'fenced' AND NOT is_released, lock_timeout, max_pause, await_standbys);
-    IF (paused.failure).code IS NOT NULL THEN
-        CALL insta_ids_internal.fail_pause(move, from_node, max_pause, paused);
-    END IF;
-    CALL insta_ids_internal.new_transaction();
-    RAISE NOTICE 'move_shards: handed over, % ms after the fence',
-        insta_ids_internal.steady_ms() OPERATOR(pg_catalog.-) paused.fenced_at;
-    PERFORM insta_ids_internal.warn_of_unreferenced(move);
+    RETURN ROW(fenced_at, failure, CASE WHEN is_drained THEN 'The shards were being taken over.'
+        ELSE 'Rows that were written before the fence had not arrived.' END)::insta_ids_internal.pause;
 END
 $$;
 

@@ -60,15 +60,16 @@ BEGIN
 END
 $$;
 
--- Compares all rows of a move with those on the connected source. Each server reads by the snapshot of its transaction, and both
+-- Compares all rows of a move with those of the snapshot on the source. Each server reads by the snapshot of its transaction, and both
 -- read the same table at the same time. Reports its progress at most once a second. Raises an error if a table differs.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_rows(moving insta_ids_internal.move, connection text) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_rows(moving insta_ids_internal.move) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     tables CONSTANT text[] := insta_ids_internal.tables_of(moving.shards);
     relation text;
     ours record;
+    connection CONSTANT text := 'insta_ids_snapshot';
     rows bigint := 0;
     compared integer := 0;
     different record;
@@ -101,15 +102,6 @@ BEGIN
 END
 $$;
 
--- Returns whether the connected source is fenced for a move. A call that died may have left its fence.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_fenced_there(move name) RETURNS boolean
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN insta_ids_internal.state_there(move, NULL::uuid) ->> 'step' = 'fenced';
-END
-$$;
-
 -- Gives up the source's next fence before the source makes it, so that it cannot lead to a hand-over. Returns what open_fence needs
 -- on the source, and connects the session of the snapshot.
 CREATE OR REPLACE FUNCTION insta_ids_internal.give_up_next_fence(move name, from_node name, lock_timeout interval) RETURNS jsonb
@@ -118,10 +110,14 @@ AS $$
 DECLARE
     given_up jsonb;
 BEGIN
-    PERFORM insta_ids_internal.lock_assignments(lock_timeout);
+    PERFORM insta_ids_internal.lock_relations(
+        '{insta_ids_internal.assignment}', 'SHARE ROW EXCLUSIVE', '{}', 'the map', lock_timeout);
     given_up := insta_ids_internal.give_up_fence(move,
         (insta_ids_internal.state_there(move, NULL::uuid) ->> 'fences')::integer + 1);
     PERFORM insta_ids_internal.connect_node(from_node, 'insta_ids_snapshot');
+    -- The session there may wait for long between two tables.
+    PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(count(set_config(s.name, ''0'', false))) FROM pg_settings s'
+        || ' WHERE s.name IN (''idle_in_transaction_session_timeout'', ''transaction_timeout'')', 'insta_ids_snapshot');
     RETURN given_up;
 END
 $$;
@@ -145,7 +141,8 @@ BEGIN
         WHILE NOT insta_ids_internal.move_drained(move, there) LOOP
             PERFORM insta_ids_internal.wait_ms(2);
         END LOOP;
-        PERFORM insta_ids_internal.take_snapshot('insta_ids_snapshot');
+        PERFORM insta_ids_internal.ask_node(
+            'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT to_jsonb(true)', 'insta_ids_snapshot');
     EXCEPTION WHEN query_canceled OR OTHERS THEN
         GET STACKED DIAGNOSTICS failure.code = RETURNED_SQLSTATE, failure.message = MESSAGE_TEXT,
             failure.detail = PG_EXCEPTION_DETAIL, failure.hint = PG_EXCEPTION_HINT;
@@ -192,7 +189,7 @@ BEGIN
     PERFORM insta_ids_internal.limit_statement(NULL::integer);
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
     BEGIN
-        PERFORM insta_ids_internal.require_same_rows(moving, 'insta_ids_snapshot');
+        PERFORM insta_ids_internal.require_same_rows(moving);
     EXCEPTION WHEN query_canceled OR OTHERS THEN
         -- The other server would keep its snapshot, and all rows that it sees.
         PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');
@@ -202,7 +199,7 @@ BEGIN
 END
 $$;
 
--- Verifies a copy while writers go on, unless rows are verified in another way. A short fence makes both servers have the same
+-- Verifies a copy while writers go on, unless `verify` is none. A short fence makes both servers have the same
 -- rows. Under it, each server takes a snapshot, and the snapshots are compared after the fence has opened.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
         move name, from_node name, verify text, lock_timeout interval, max_pause interval)
@@ -215,7 +212,8 @@ BEGIN
     IF verify OPERATOR(pg_catalog.<>) 'snapshot' THEN
         RETURN;
     END IF;
-    IF insta_ids_internal.is_fenced_there(move) THEN
+    -- A worker that died may have left its fence.
+    IF insta_ids_internal.state_there(move, NULL::pg_catalog.uuid) OPERATOR(pg_catalog.->>) 'step' OPERATOR(pg_catalog.=) 'fenced' THEN
         CALL insta_ids_internal.open_again(move, from_node);
     END IF;
     given_up := insta_ids_internal.give_up_next_fence(move, from_node, lock_timeout);
@@ -232,19 +230,6 @@ BEGIN
     PERFORM insta_ids_internal.compare_snapshots(
         move, from_node, insta_ids_internal.steady_ms() OPERATOR(pg_catalog.-) paused.fenced_at);
     CALL insta_ids_internal.new_transaction();
-END
-$$;
-
--- Begins a transaction on a connected node whose statements all see the rows of now.
-CREATE OR REPLACE FUNCTION insta_ids_internal.take_snapshot(connection text) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    -- The session there may wait for long between two tables.
-    PERFORM insta_ids_internal.ask_node('SELECT to_jsonb(count(set_config(s.name, ''0'', false))) FROM pg_settings s'
-        || ' WHERE s.name IN (''idle_in_transaction_session_timeout'', ''transaction_timeout'')', connection);
-    -- The query takes the snapshot.
-    PERFORM insta_ids_internal.ask_node('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT to_jsonb(true)', connection);
 END
 $$;
 

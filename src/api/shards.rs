@@ -12,7 +12,6 @@ use crate::pg::catalog::parser::{self, Kind};
 use crate::pg::catalog::{owner, relation, rows};
 use crate::pg::server::{memory, transactions};
 use crate::pg::types::text::{Text, c_string};
-use crate::pg::workers::driver::{self, Range};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::expression;
@@ -121,12 +120,6 @@ fn last_value(sequence: pg_sys::Oid) -> SqlResult<Option<i64>> {
 #[pg_extern(sql = false)]
 fn as_owner(relation: pg_sys::Oid, command: &[u8]) -> SqlResult<()> {
     Ok(owner::run_as_owner(relation, &c_string(command))?)
-}
-
-/// Starts the background worker that goes on with a move. Returns false if the server has none left.
-#[pg_extern(sql = false)]
-fn start_driver(first: i32, last: i32) -> bool {
-    driver::start(Range { first, last })
 }
 
 /// Frees what the session has cached about tables and functions, if that is much.

@@ -7,7 +7,7 @@ use crate::mint::Event;
 use crate::pg::types::timestamp::duration;
 
 /// Logs an event of the clock for the operator, at level LOG.
-pub(crate) fn clock_event(event: Event) {
+pub(super) fn clock_event(event: Event) {
     let message = match event {
         Event::SteppedBack { us } => format!("clock stepped back by {}", duration((us + 999) / 1000)),
         Event::StartedBehind { ms } => {
@@ -18,17 +18,4 @@ pub(crate) fn clock_event(event: Event) {
     ErrorReport::new(PgSqlErrorCode::from(0_i32), message, "insta_ids")
         .set_detail("Ids go on from the last time that may have been used.")
         .report(PgLogLevel::LOG);
-}
-
-/// Logs that an attempt of a background worker to move shards has failed, at level LOG.
-pub(crate) fn move_failed(name: &str, message: &str, detail: Option<String>, hint: Option<String>) {
-    let message = format!("move \"{name}\" could not go on: {message}");
-    let mut report = ErrorReport::new(PgSqlErrorCode::from(0_i32), message, "insta_ids");
-    if let Some(detail) = detail {
-        report = report.set_detail(detail);
-    }
-    if let Some(hint) = hint {
-        report = report.set_hint(hint);
-    }
-    report.report(PgLogLevel::LOG);
 }

@@ -79,6 +79,7 @@ insta_ids_connect_worker(Oid database)
 {
 	pin_all();
 	pin("search_path", "pg_catalog, pg_temp");
+	pin("client_min_messages", "notice");
 	pin("default_transaction_isolation", "read committed");
 	pin("default_transaction_read_only", "off");
 	pin("session_replication_role", "origin");

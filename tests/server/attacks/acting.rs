@@ -12,7 +12,7 @@ fn a_provisioner_starts_no_worker() {
     client
         .batch_execute("CREATE ROLE guest; SELECT insta_ids.grant_provisioning('guest'); SET ROLE guest")
         .unwrap();
-    for call in ["start_driver(1, 2)", "end_pauses()"] {
+    for call in ["start_driver(1, 2, false)", "await_driver()", "end_pauses()"] {
         let error = refused(&mut client, &format!("SELECT insta_ids_internal.{call}"));
         assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{call}");
     }

@@ -101,7 +101,8 @@ fn a_node_that_never_takes_the_map_does_not_keep_a_move_open() {
         "CREATE OR REPLACE FUNCTION insta_ids.apply_map(map jsonb) RETURNS void LANGUAGE sql AS $$SELECT pg_sleep(300)$$",
     )
     .unwrap();
-    b.batch_execute("SET insta_ids.node_timeout = '1s'; SET statement_timeout = '60s'").unwrap();
+    b.batch_execute("ALTER SYSTEM SET insta_ids.node_timeout = '1s'").unwrap();
+    b.batch_execute("SELECT pg_reload_conf(); SET statement_timeout = '60s'").unwrap();
     b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta_ids.moves"), 0);
 }

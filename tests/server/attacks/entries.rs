@@ -94,8 +94,10 @@ fn each_entry_names_its_test() {
     for file in fs::read_dir(checkout().join("src/pg/workers")).unwrap() {
         library.push_str(&fs::read_to_string(file.unwrap().path()).unwrap());
     }
-    let workers =
-        library.split(".set_function(\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned());
+    let workers = [".set_function(\"", ".bgw_function_name = \""]
+        .into_iter()
+        .flat_map(|before| library.split(before).skip(1))
+        .map(|rest| rest.split('"').next().unwrap().to_owned());
 
     let mut all = String::new();
     tests(&checkout().join("tests"), &mut all).unwrap();

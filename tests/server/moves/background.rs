@@ -1,16 +1,19 @@
 //! A move in the background ends without its caller.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use postgres::Client;
+use postgres::{Client, NoTls};
 use support::pair::Pair;
 use support::{Cluster, count, refused, texts, within};
 
 use super::{check, written};
-use crate::move_faults::{ABORT, INSERT, check_ended};
+use crate::move_faults::{self, ABORT, INSERT, check_ended};
 
 const CALL: &str = "CALL insta_ids.move_shards(2, 2, 'a', background => true, max_pause => '5 s')";
+
+const CALL_AND_WAIT: &str = "CALL insta_ids.move_shards(2, 2, 'a', max_pause => '5 s')";
 
 fn ends(b: &mut Client) {
     within(Duration::from_mins(1), || count(b, "SELECT count(*) FROM insta_ids.moves") == 0);
@@ -58,6 +61,83 @@ fn a_move_goes_on_without_its_caller() {
     within(Duration::from_secs(10), || count(&mut b, WORKERS) == 0);
     // What cannot begin says so to the caller.
     assert_eq!(refused(&mut b, CALL).message(), "shard 2 is already on this node");
+}
+
+/// A call that waits ends because of its worker, a cancel, or its session. The worker goes on. A call with other arguments takes the
+/// move over, and one with the same waits for the worker.
+#[test]
+fn a_move_goes_on_without_the_call_that_waited() {
+    let pair = Pair::start("deserted");
+    let (mut a, mut b, mut holder) = (pair.a.connect(), pair.b.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    let mut open = pair.a.connect();
+    open.batch_execute("BEGIN; SELECT pg_current_xact_id()").unwrap();
+    b.batch_execute(CALL).unwrap();
+    within(Duration::from_secs(20), || count(&mut a, "SELECT count(*) FROM pg_replication_slots") == 1);
+    // The table is not copied.
+    holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN SHARE MODE").unwrap();
+    open.batch_execute("COMMIT").unwrap();
+    let (send, heard) = mpsc::channel();
+    let call = |arguments: &'static str| {
+        let (mut config, send) = (pair.b.config(), send.clone());
+        config.notice_callback(move |notice| drop(send.send(notice.message().to_owned())));
+        move || config.connect(NoTls).unwrap().batch_execute(arguments)
+    };
+    let await_text =
+        |text: &str| while !heard.recv_timeout(Duration::from_secs(20)).unwrap().contains(text) {};
+    let caller = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'CALL insta_ids.move_shards%'";
+    let last = "CALL insta_ids.move_shards(2, 2, 'a', max_lag => 1)";
+    for (command, signal, code) in [
+        (move_faults::CALL, WORKERS.replace('*', "pg_terminate_backend(pid)"), Some("57P01")),
+        (CALL_AND_WAIT, caller.to_owned(), Some("57014")),
+        (last, caller.replace("cancel", "terminate"), None),
+    ] {
+        thread::scope(|scope| {
+            let calling = scope.spawn(call(command));
+            await_text("of 2 tables copied");
+            assert_eq!(count(&mut b, &signal), 1, "{signal}");
+            // The client may not read what ends its session.
+            let error = calling.join().unwrap().unwrap_err();
+            assert!(code.is_none_or(|code| error.code().is_some_and(|is| is.code() == code)), "{error:?}");
+        });
+        if signal == caller {
+            await_text("move_shards: goes on in the background; see insta_ids.moves");
+        }
+        assert_eq!(texts(&mut b, "SELECT left(next, 4) FROM insta_ids.moves"), ["wait"]);
+    }
+    thread::scope(|scope| {
+        let calling = scope.spawn(call(last));
+        await_text("move_shards: waits for the worker of another call; see insta_ids.moves");
+        holder.batch_execute("COMMIT").unwrap();
+        calling.join().unwrap().unwrap();
+    });
+    assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 1);
+    check_ended(&pair);
+}
+
+/// The call that waits raises the first error of its worker. Nobody drives the move then, until the next call.
+#[test]
+fn an_error_ends_the_attempt_of_a_call_that_waits() {
+    let pair = Pair::start("impatient");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(INSERT).unwrap();
+    a.batch_execute(KEEP).unwrap();
+    let error = refused(&mut b, move_faults::CALL);
+    assert_eq!(count(&mut b, WORKERS), 0);
+    assert_eq!(error.code().code(), "55000");
+    assert_eq!(error.message(), "standby of slot \"kept\" of node \"a\" is not connected");
+    assert!(error.detail().is_some_and(|detail| detail.starts_with("It would not have the fence.")));
+    assert!(error.hint().is_some_and(|hint| hint.starts_with("Start the standby and call again")));
+    assert_eq!(
+        texts(
+            &mut b,
+            "SELECT concat_ws(', ', is_in_background, failed_attempts, last_error, left(next, 4)) FROM insta_ids.moves"
+        ),
+        ["f, 0, CALL"]
+    );
+    a.batch_execute(LET_GO).unwrap();
+    b.batch_execute(move_faults::CALL).unwrap();
+    check_ended(&pair);
 }
 
 /// While a call asks the source about a move, another session prepares it.
@@ -130,14 +210,12 @@ fn errors_are_shown_and_tried_again() {
         texts(&mut b, "SELECT concat_ws(', ', is_in_background, last_error) FROM insta_ids.moves"),
         ["t, standby of slot \"kept\" of node \"a\" is not connected"]
     );
-    b.batch_execute("BEGIN; UPDATE insta_ids_internal.move SET failed_attempts = 2000").unwrap();
-    let wait =
-        "SELECT insta_ids_internal.move_failed(name, driver::text, '55000', '') FROM insta_ids_internal.move";
-    assert_eq!(count(&mut b, wait), 300_000);
-    b.batch_execute("ROLLBACK").unwrap();
+    b.batch_execute("UPDATE insta_ids_internal.move SET failed_attempts = 2000").unwrap();
+    let patient = "SELECT count(*) FROM insta_ids_internal.move WHERE failed_attempts = 2001
+        AND (driver ->> 'not_before')::timestamptz BETWEEN now() + interval '280 s' AND now() + interval '300 s'";
+    within(Duration::from_secs(20), || count(&mut b, patient) == 1);
     a.batch_execute(INSERT).unwrap();
-    // A new call tries again at once, by the same worker.
-    failed(&mut b, 4);
+    // A new call tries again at once.
     b.batch_execute(CALL).unwrap();
     let few = "SELECT count(*) FROM insta_ids.moves WHERE failed_attempts BETWEEN 1 AND 2";
     within(Duration::from_secs(5), || count(&mut b, few) == 1);
@@ -212,10 +290,8 @@ fn a_planted_subscription_runs_nothing() {
     let mut trap = cluster.connect_to("trap");
     trap.batch_execute(
         "CREATE TABLE ran (as_role name); CREATE SCHEMA insta_ids_internal;
-         CREATE FUNCTION insta_ids_internal.has_driver(name) RETURNS boolean LANGUAGE sql
-            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING false';
-         CREATE FUNCTION insta_ids_internal.driver_of(name) RETURNS text LANGUAGE sql
-            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING current_user::text';
+         CREATE FUNCTION insta_ids_internal.next_attempt(name) RETURNS bigint LANGUAGE sql
+            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING 0';
          CREATE PROCEDURE insta_ids_internal.drive_move(name) LANGUAGE sql
             AS 'INSERT INTO public.ran VALUES (current_user)'",
     )
@@ -257,11 +333,13 @@ fn without_a_worker_the_call_says_so() {
     // The replication launcher takes one.
     pair.b.connect().batch_execute("ALTER SYSTEM SET max_worker_processes = 1").unwrap();
     let mut b = restart(&pair.b);
-    assert_eq!(refused(&mut b, CALL).message(), "no background worker is free");
-    assert_eq!(
-        texts(&mut b, "SELECT concat_ws(' ', step, is_in_background) FROM insta_ids.moves"),
-        ["prepared f"]
-    );
+    for call in [CALL, move_faults::CALL] {
+        assert_eq!(refused(&mut b, call).message(), "no background worker is free");
+        assert_eq!(
+            texts(&mut b, "SELECT concat_ws(' ', step, is_in_background) FROM insta_ids.moves"),
+            ["prepared f"]
+        );
+    }
     b.batch_execute("ALTER SYSTEM RESET max_worker_processes").unwrap();
     b = restart(&pair.b);
     b.batch_execute(CALL).unwrap();
@@ -288,9 +366,10 @@ fn a_worker_takes_up_new_settings() {
     within(Duration::from_secs(10), || texts(&mut b, state) == ["idle"]);
     let log = pair.b.log();
     for told in [
-        "LOG:  move \"insta_ids_2_2\" could not go on: clock of this server",
+        "ERROR:  clock of this server",
         "DETAIL:  \"insta_ids.clock_tolerance\" is ",
         "HINT:  Correct the clock, and call again.",
+        "STATEMENT:  CALL insta_ids_internal.drive_move('insta_ids_2_2'",
     ] {
         assert!(log.contains(told), "{told}");
     }
@@ -314,7 +393,7 @@ fn a_worker_ends_for_good_with_its_database() {
         )
         .unwrap();
     // The worker reads what is committed.
-    other.batch_execute("SELECT insta_ids_internal.start_driver(2, 2)").unwrap();
+    other.batch_execute("SELECT insta_ids_internal.start_driver(2, 2, false)").unwrap();
     failed(&mut other, 1);
     drop(other);
     client.batch_execute("DROP DATABASE other WITH (FORCE)").unwrap();
