@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Fails if files or folders of src/ use one another in a circle, and prints the circle. A file that passes names of another one on
-(`pub use`) does not use it; who takes such a name uses the file that it comes from."""
+"""Fails if files or folders of src/ use one another in a circle, or if a file or function of src/ or sql/ is too long. Prints sizes.
+
+A file that passes names of another one on (`pub use`) does not use it; who takes such a name uses the file that it comes from."""
 import graphlib
 import pathlib
 import re
