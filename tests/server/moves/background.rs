@@ -77,14 +77,16 @@ fn a_move_goes_on_without_the_call_that_waited() {
     // The table is not copied.
     holder.batch_execute("BEGIN; LOCK TABLE insta2.photos IN SHARE MODE").unwrap();
     open.batch_execute("COMMIT").unwrap();
+    within(Duration::from_secs(20), || {
+        count(&mut b, "SELECT count(*) FROM insta_ids.moves WHERE step = 'copying'") == 1
+    });
     let (send, heard) = mpsc::channel();
     let call = |arguments: &'static str| {
         let (mut config, send) = (pair.b.config(), send.clone());
         config.notice_callback(move |notice| drop(send.send(notice.message().to_owned())));
         move || config.connect(NoTls).unwrap().batch_execute(arguments)
     };
-    let await_text =
-        |text: &str| while !heard.recv_timeout(Duration::from_secs(20)).unwrap().contains(text) {};
+    let told = |text: &str| while !heard.recv_timeout(Duration::from_secs(20)).unwrap().contains(text) {};
     let caller = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'CALL insta_ids.move_shards%'";
     let last = "CALL insta_ids.move_shards(2, 2, 'a', max_lag => 1)";
     for (command, signal, code) in [
@@ -94,20 +96,20 @@ fn a_move_goes_on_without_the_call_that_waited() {
     ] {
         thread::scope(|scope| {
             let calling = scope.spawn(call(command));
-            await_text("of 2 tables copied");
+            told("of 2 tables copied");
             assert_eq!(count(&mut b, &signal), 1, "{signal}");
             // The client may not read what ends its session.
             let error = calling.join().unwrap().unwrap_err();
             assert!(code.is_none_or(|code| error.code().is_some_and(|is| is.code() == code)), "{error:?}");
         });
         if signal == caller {
-            await_text("move_shards: goes on in the background; see insta_ids.moves");
+            told("move_shards: goes on in the background; see insta_ids.moves");
         }
         assert_eq!(texts(&mut b, "SELECT left(next, 4) FROM insta_ids.moves"), ["wait"]);
     }
     thread::scope(|scope| {
         let calling = scope.spawn(call(last));
-        await_text("move_shards: waits for the worker of another call; see insta_ids.moves");
+        told("move_shards: waits for the worker of another call; see insta_ids.moves");
         holder.batch_execute("COMMIT").unwrap();
         calling.join().unwrap().unwrap();
     });
