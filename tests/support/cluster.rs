@@ -313,10 +313,14 @@ pub fn has(extension: &str) -> bool {
     here
 }
 
-/// Says what is not tested here, and why.
+/// Says what is not tested here, and why. Where `SKIPPED` names a file, adds it to that.
 pub fn skipped(why: &str) {
+    let line = format!("SKIPPED {}: {why}\n", thread::current().name().unwrap_or_default());
     // Not by eprintln, which is shown only when a test fails.
-    std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    if let Some(list) = std::env::var_os("SKIPPED") {
+        fs::File::options().create(true).append(true).open(list).unwrap().write_all(line.as_bytes()).unwrap();
+    }
 }
 
 /// The major version of this PostgreSQL.

@@ -75,6 +75,8 @@ insta_ids_register_driver(Oid database, int32 first, int32 last, bool is_awaited
 
 	if (is_awaited)
 	{
+		if (segment != NULL)
+			leave_queue();
 		segment = dsm_create(QUEUE_SIZE, 0);
 		dsm_pin_mapping(segment);
 		shm_mq_set_receiver(shm_mq_create(dsm_segment_address(segment), QUEUE_SIZE), MyProc);
@@ -133,8 +135,10 @@ insta_ids_await_driver(PG_FUNCTION_ARGS)
 			PG_RETURN_BOOL(true);
 		if (result == SHM_MQ_DETACHED)
 			break;
+		/* The first byte is the kind of the message. */
+		if (*(char *) data != 'E' && *(char *) data != 'N')
+			continue;
 		initStringInfo(&message);
-		/* The first byte is the kind of the message: an error or a notice. */
 		appendBinaryStringInfo(&message, (char *) data + 1, (int) length - 1);
 		pq_parse_errornotice(&message, &told);
 		told.elevel = Min(told.elevel, ERROR);
