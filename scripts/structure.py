@@ -102,6 +102,6 @@ for path in sorted(path for folder in ("src", "sql") for path in pathlib.Path(fo
             if length > FUNCTION:
                 too_long.append(f"{path}:{begin} has {length} lines")
             begin = None
-print(f"src/ and sql/: {total} lines; longest file {longest_file}, longest function {longest_function}")
+print("src/ and sql/: {} lines; the longest file has {}, {}; the longest function has {}, {}".format(total, *longest_file, *longest_function))
 if too_long:
     sys.exit("\n".join(too_long))
