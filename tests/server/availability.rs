@@ -181,15 +181,15 @@ fn a_library_refuses_the_memory_of_another_version() {
     assert_ne!(library, other);
     let path = cluster.socket.join("other_version.so");
     std::fs::write(&path, other).unwrap();
+    // In a session of its own, without event triggers: both libraries would define the same settings.
+    let mut client = cluster.connect();
     client
         .batch_execute(&format!(
-            "SET check_function_bodies = off;
+            "SET event_triggers = off;
              CREATE FUNCTION other(int, regclass) RETURNS bigint STRICT LANGUAGE c AS '{}', 'next_id_wrapper'",
             path.display()
         ))
         .unwrap();
-    // In a session of its own, as both would define the same settings.
-    let mut client = cluster.connect();
     let error = refusal(&mut client, "SELECT other(5, 's')");
     assert_eq!(error.code(), &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE);
     assert_eq!(error.message(), "another version of insta_ids is in use by this server");
