@@ -194,6 +194,10 @@ BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution(), insta_ids_internal.require_switchable(way_back);
+    PERFORM insta_ids_internal.lock_relations(
+        ARRAY(SELECT p FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t,
+                  unnest(insta_ids_internal.with_partitions(t.relation)) p ORDER BY p),
+        'SHARE ROW EXCLUSIVE', '{}', 'the distribution', lock_timeout);
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
         IF way_back THEN
             PERFORM insta_ids_internal.begin_return(going);

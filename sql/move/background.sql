@@ -19,8 +19,9 @@ BEGIN ATOMIC
 END;
 
 -- Has a worker drive an open move with these arguments of move_shards(), from the commit on. An older worker of the move ends with
--- its attempt, which is cancelled if the arguments have changed. With `is_awaited`, this session waits for the worker. Returns the
--- id of the move. Raises an error if the server has no worker left.
+-- its attempt, which is cancelled if the arguments have changed. The move's row tells this call from others, so what comes of an older
+-- one does not count. With `is_awaited`, this session waits for the worker. Returns the id of the move. Raises an error if the server
+-- has no worker left.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_drive(
         move name, verify text, lock_timeout interval, max_lag bigint, max_pause interval, await_standbys boolean, is_awaited boolean)
     RETURNS uuid
@@ -32,7 +33,8 @@ DECLARE
     arguments CONSTANT jsonb := jsonb_build_object('verify', verify, 'lock_timeout', lock_timeout, 'max_lag', max_lag,
         'max_pause', max_pause, 'await_standbys', await_standbys);
 BEGIN
-    UPDATE insta_ids_internal.move m SET driver = arguments, failed_attempts = 0, last_error = NULL WHERE m.name = move;
+    UPDATE insta_ids_internal.move m
+    SET driver = arguments || jsonb_build_object('call', gen_random_uuid()), failed_attempts = 0, last_error = NULL WHERE m.name = move;
     IF NOT insta_ids_internal.start_driver(moving.first, moving.last, is_awaited) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'configuration_limit_exceeded',
@@ -40,7 +42,7 @@ BEGIN
             DETAIL = 'The shards are prepared here.',
             HINT = 'Raise "max_worker_processes" in postgresql.conf and restart the server. Then call again.';
     END IF;
-    PERFORM pg_cancel_backend(pid) FROM unnest(older) pid WHERE moving.driver - 'not_before' <> arguments;
+    PERFORM pg_cancel_backend(pid) FROM unnest(older) pid WHERE moving.driver - '{call,not_before}'::text[] <> arguments;
     IF NOT is_awaited THEN
         RAISE NOTICE 'move_shards: goes on in the background; see insta_ids.moves';
     ELSIF older <> '{}' THEN
@@ -66,9 +68,9 @@ BEGIN
 END
 $$;
 
--- Returns after how many milliseconds a worker is to try a move, or NULL if it is to end: nobody wants the move driven, or a younger
--- worker drives it. Waits for older workers, and for a session that has started the worker and not committed.
-CREATE OR REPLACE FUNCTION insta_ids_internal.next_attempt(move name) RETURNS bigint
+-- Returns after how many milliseconds a worker is to try a move, and for which call. Both are NULL if it is to end: nobody wants the
+-- move driven, or a younger worker drives it. Waits for older workers, and for a session that has started the worker and not committed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.next_attempt(move name, OUT wait_ms bigint, OUT call text)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -76,18 +78,20 @@ DECLARE
     driver jsonb;
 BEGIN
     SELECT NOT o.is_older INTO has_younger FROM insta_ids_internal.other_drivers(move) o ORDER BY o.is_older LIMIT 1;
-    IF FOUND THEN
-        RETURN CASE WHEN NOT has_younger THEN 1000 END;
+    IF FOUND AND has_younger THEN
+        RETURN;
     END IF;
+    wait_ms := CASE WHEN FOUND THEN 1000 ELSE 0 END;
     PERFORM FROM insta_ids_internal.move m WHERE m.name = move AND m.driver ->> 'not_before' IS NULL FOR SHARE;
     SELECT m.driver INTO driver FROM insta_ids_internal.move m WHERE m.name = move;
-    RETURN CASE WHEN driver IS NOT NULL
-        THEN greatest(extract(epoch FROM (driver ->> 'not_before')::timestamptz - clock_timestamp()) * 1000, 0) END;
+    call := (driver ->> 'call')::uuid;
+    wait_ms := CASE WHEN driver IS NOT NULL
+        THEN greatest(extract(epoch FROM (driver ->> 'not_before')::timestamptz - clock_timestamp()) * 1000, wait_ms) END;
 END
 $$;
 
--- What the worker calls: the steps of a move, from where it is. Does nothing if the move has ended, or nobody wants it driven.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.drive_move(move name)
+-- What the worker calls: the steps of a move, from where it is. Does nothing if the move has ended, or another call is to be served.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.drive_move(move name, call uuid)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -98,7 +102,7 @@ DECLARE
     paused insta_ids_internal.pause;
 BEGIN
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name OPERATOR(pg_catalog.=) move;
-    IF moving.driver IS NULL THEN
+    IF NOT coalesce((moving.driver OPERATOR(pg_catalog.->>) 'call')::pg_catalog.uuid OPERATOR(pg_catalog.=) call, false) THEN
         RETURN;
     END IF;
     SELECT * INTO asked FROM pg_catalog.jsonb_to_record(moving.driver) d (verify pg_catalog.text, lock_timeout pg_catalog.interval,
@@ -129,9 +133,10 @@ BEGIN
 END
 $$;
 
--- Records that the worker's attempt has failed, unless a younger worker goes on. The next one is after 2 seconds, and each time after
+-- Records that the worker's attempt for a call has failed, unless another call came since. The next one is after 2 seconds, and each time after
 -- twice as long, up to 5 minutes. There is none if a session waits for the worker, or the rows differ.
-CREATE OR REPLACE FUNCTION insta_ids_internal.move_failed(move name, code text, message text, is_awaited boolean) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.move_failed(move name, call text, code text, message text, is_awaited boolean)
+    RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     UPDATE insta_ids_internal.move m
@@ -139,5 +144,5 @@ BEGIN ATOMIC
         last_error = CASE WHEN NOT is_awaited THEN message END,
         driver = CASE WHEN NOT is_awaited AND code <> 'XX001' THEN m.driver || jsonb_build_object('not_before',
             clock_timestamp() + make_interval(secs => least(power(2, least(m.failed_attempts + 1, 9)), 300))) END
-    WHERE m.name = move AND NOT EXISTS (SELECT FROM insta_ids_internal.other_drivers(move) o WHERE NOT o.is_older);
+    WHERE m.name = move AND m.driver ->> 'call' = call;
 END;

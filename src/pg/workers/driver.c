@@ -32,10 +32,13 @@ extern bool insta_ids_register_driver(Oid database, int32 first, int32 last, boo
 extern void insta_ids_report_to(dsm_handle handle);
 extern ErrorData *insta_ids_call(const char *statement, bool *is_awaited);
 
-/* In a session that waits, and the first two in its worker.  NULL in others. */
+/* In a session that waits, and in its worker.  NULL in others. */
 static dsm_segment *segment;
 static shm_mq_handle *queue;
+
+/* In a session that waits. */
 static BackgroundWorkerHandle *driver;
+static bool has_failed;
 
 static void
 leave_queue(void)
@@ -51,7 +54,8 @@ leave_on_error(XactEvent event, void *arg)
 	if (event == XACT_EVENT_ABORT && segment != NULL)
 	{
 		leave_queue();
-		ereport(NOTICE, (errmsg("move_shards: goes on in the background; see insta_ids.moves")));
+		if (!has_failed)
+			ereport(NOTICE, (errmsg("move_shards: goes on in the background; see insta_ids.moves")));
 	}
 }
 
@@ -77,6 +81,7 @@ insta_ids_register_driver(Oid database, int32 first, int32 last, bool is_awaited
 	{
 		if (segment != NULL)
 			leave_queue();
+		has_failed = false;
 		segment = dsm_create(QUEUE_SIZE, 0);
 		dsm_pin_mapping(segment);
 		shm_mq_set_receiver(shm_mq_create(dsm_segment_address(segment), QUEUE_SIZE), MyProc);
@@ -127,7 +132,7 @@ insta_ids_await_driver(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	for (;;)
 	{
-		shm_mq_result result = shm_mq_receive(queue, &length, &data, failure.elevel == 0);
+		shm_mq_result result = shm_mq_receive(queue, &length, &data, !has_failed);
 		StringInfoData message;
 		ErrorData	told;
 
@@ -142,14 +147,15 @@ insta_ids_await_driver(PG_FUNCTION_ARGS)
 		appendBinaryStringInfo(&message, (char *) data + 1, (int) length - 1);
 		pq_parse_errornotice(&message, &told);
 		told.elevel = Min(told.elevel, ERROR);
-		if (told.elevel == ERROR)
-			failure = told;
-		else
+		if (told.elevel < ERROR)
 			ThrowErrorData(&told);
+		else if (!has_failed)
+			failure = told;
+		has_failed = has_failed || told.elevel == ERROR;
 	}
-	leave_queue();
 	WaitForBackgroundWorkerShutdown(driver);
-	if (failure.elevel == ERROR)
+	leave_queue();
+	if (has_failed)
 		ThrowErrorData(&failure);
 	PG_RETURN_BOOL(false);
 }
@@ -164,8 +170,9 @@ insta_ids_report_to(dsm_handle handle)
 		return;
 	dsm_pin_mapping(segment);
 	shm_mq_set_sender(dsm_segment_address(segment), MyProc);
-	queue = shm_mq_attach(dsm_segment_address(segment), segment, NULL);
-	pq_redirect_to_shm_mq(segment, queue);
+	pq_redirect_to_shm_mq(segment, shm_mq_attach(dsm_segment_address(segment), segment, NULL));
+	/* The server frees its handle when the session is gone.  This one only tells that. */
+	queue = shm_mq_attach(dsm_segment_address(segment), NULL, NULL);
 	/* The session converts them. */
 	SetClientEncoding(GetDatabaseEncoding());
 }

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::{fs, iter, ptr};
 
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime};
-use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::{Spi, pg_guard, pg_sys};
 
@@ -61,23 +60,23 @@ pub extern "C-unwind" fn insta_ids_drive_move(argument: pg_sys::Datum) {
     unsafe { pg_guard_ffi_boundary(|| insta_ids_report_to(queue)) };
     let Some((first, last)) = range_of(BackgroundWorker::get_extra()) else { return };
     let name = &*format!("insta_ids_{first}_{last}");
-    let drive = c_string(format!("CALL insta_ids_internal.drive_move('{name}'::pg_catalog.name)").as_bytes());
-    let next = "SELECT insta_ids_internal.next_attempt($1::pg_catalog.name)";
-    while let Some(wait) = ask::<i64>(next, &[name.into()]) {
+    let next = "SELECT n.wait_ms, n.call FROM insta_ids_internal.next_attempt($1::pg_catalog.name) n";
+    // Both are NULL if this worker is to end. The id of a call is a UUID.
+    while let Some((Some(wait), Some(id))) =
+        worker::in_extension(next, || Spi::get_two_with_args::<i64, String>(next, &[name.into()]))
+    {
         if wait > 0 {
             clock::wait_ms(wait.min(SLICE_MS));
             continue;
         }
+        let drive =
+            format!("CALL insta_ids_internal.drive_move('{name}'::pg_catalog.name, '{id}'::pg_catalog.uuid)");
+        let drive = c_string(drive.as_bytes());
         let Some((code, message, is_awaited)) = call(&drive) else { return };
-        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.bool)::pg_catalog.text";
-        ask::<String>(failed, &[name.into(), code.into(), message.into(), is_awaited.into()]);
+        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.bool)::pg_catalog.text";
+        let arguments = [name.into(), id.into(), code.into(), message.into(), is_awaited.into()];
+        worker::in_extension(failed, || Spi::run_with_args(failed, &arguments));
     }
-}
-
-/// The value of a query, or `None` if it is NULL, or if the database does not have the extension: a move may outlive it, because
-/// its subscription does.
-fn ask<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid]) -> Option<T> {
-    worker::in_extension(query, || Spi::get_one_with_args(query, arguments)).flatten()
 }
 
 /// The server calls this in the worker that it starts with itself, or when it is promoted.

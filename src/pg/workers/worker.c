@@ -79,6 +79,8 @@ insta_ids_connect_worker(Oid database)
 {
 	pin_all();
 	pin("search_path", "pg_catalog, pg_temp");
+	/* Workers of a move find one another in pg_stat_activity. */
+	pin("track_activities", "on");
 	pin("client_min_messages", "notice");
 	pin("default_transaction_isolation", "read committed");
 	pin("default_transaction_read_only", "off");

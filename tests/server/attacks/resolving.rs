@@ -202,11 +202,14 @@ fn statements_of_the_library_qualify_every_name() {
         let literals =
             text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|line| line.split('"'));
         let sql = ["SELECT ", "CALL ", "INSERT ", "UPDATE ", "DELETE "];
-        statements.extend(
-            literals
-                .filter(|literal| sql.iter().any(|verb| literal.starts_with(verb)))
-                .map(|literal| literal.replace("{name}", "insta_ids_1_1").replace("{}", "1")),
-        );
+        statements.extend(literals.filter(|literal| sql.iter().any(|verb| literal.starts_with(verb))).map(
+            |literal| {
+                literal
+                    .replace("{name}", "insta_ids_1_1")
+                    .replace("{id}", "00000000-0000-0000-0000-000000000000")
+                    .replace("{}", "1")
+            },
+        ));
     }
     assert!(statements.len() >= 5, "{statements:?}");
     for statement in &statements {

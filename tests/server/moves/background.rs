@@ -391,7 +391,8 @@ fn a_worker_ends_for_good_with_its_database() {
         .batch_execute(
             "CREATE EXTENSION insta_ids; SELECT insta_ids.init(8);
              INSERT INTO insta_ids_internal.move (name, id, first, last, shards, from_node, to_node, bytes, step, driver)
-             VALUES ('insta_ids_2_2', gen_random_uuid(), 2, 2, '{2}', 'a', 'b', 0, 'copying', '{}')",
+             VALUES ('insta_ids_2_2', gen_random_uuid(), 2, 2, '{2}', 'a', 'b', 0, 'copying',
+                 jsonb_build_object('call', gen_random_uuid()))",
         )
         .unwrap();
     // The worker reads what is committed.
