@@ -1,21 +1,14 @@
 """What a database pays for the extension that mints IDs only: CREATE EXTENSION, and DDL of its own."""
 
-import time
-
 from figures import Table
 from server import connect
+from shards import seconds
 
 TABLES = """DO $$ BEGIN FOR n IN 1..{} LOOP
     EXECUTE 'CREATE TABLE made (id bigint PRIMARY KEY, body text)';
     EXECUTE 'ALTER TABLE made ADD COLUMN n integer';
     EXECUTE 'DROP TABLE made';
 END LOOP; END $$"""
-
-
-def seconds(session, statement):
-    began = time.monotonic()
-    session.execute(statement)
-    return time.monotonic() - began
 
 
 def ddl(bench):
@@ -29,9 +22,9 @@ def ddl(bench):
                 postgres.execute("CREATE DATABASE ddl")
                 with connect("ddl") as session:
                     if extension:
-                        created.add("`insta_ids`", 1000 * seconds(session, "CREATE EXTENSION insta_ids"))
+                        created.add("`insta_ids`", 1000 * seconds(lambda: session.execute("CREATE EXTENSION insta_ids")))
                     session.execute(TABLES.format(10))
-                    took = seconds(session, TABLES.format(tables))
+                    took = seconds(lambda: session.execute(TABLES.format(tables)))
                     made.add(database, took, *["without the extension"] * extension)
                 postgres.execute("DROP DATABASE ddl")
     bench.show(created)

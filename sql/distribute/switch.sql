@@ -194,6 +194,7 @@ BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution(), insta_ids_internal.require_switchable(way_back);
+    -- A transaction that has written to a shard ends before. A later one has to lock the table, and so learns of `filled_at`.
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(SELECT p FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t,
                   unnest(insta_ids_internal.with_partitions(t.relation)) p ORDER BY p),

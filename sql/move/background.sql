@@ -133,8 +133,8 @@ BEGIN
 END
 $$;
 
--- Records that the worker's attempt for a call has failed, unless another call came since. The next one is after 2 seconds, and each time after
--- twice as long, up to 5 minutes. There is none if a session waits for the worker, or the rows differ.
+-- Records that the worker's attempt for a call has failed, unless another call came since. The next one is after 2 seconds, and each
+-- time after twice as long, up to 5 minutes. There is none if a session waits for the worker, or the rows differ.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_failed(move name, call text, code text, message text, is_awaited boolean)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql

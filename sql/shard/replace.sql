@@ -150,8 +150,6 @@ BEGIN
     IF old IS NOT NULL THEN
         -- The new schema's sequences may have the values of the ids that the old one minted last.
         PERFORM insta_ids_internal.raise_id_time(shard, last_ids, clock_timestamp());
-    END IF;
-    IF old IS NOT NULL THEN
         -- The triggers of a fence refuse writers whose snapshot is older than the new row of the shard: they would not see the new rows.
         PERFORM insta_ids_internal.close_shards(ARRAY[shard], NULL, lock_timeout);
         PERFORM insta_ids_internal.open_shards(ARRAY[shard]) WHERE NOT was_fenced;

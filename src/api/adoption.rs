@@ -9,8 +9,7 @@ use pgrx::prelude::*;
 
 use crate::pg::catalog::function::call_as;
 use crate::pg::types::layout::StoredLayout;
-use crate::pg::types::text::Text;
-use crate::pg::types::text::c_string;
+use crate::pg::types::text::{Text, c_string};
 use crate::published::{self, Function, Operand};
 use crate::report::SqlResult;
 

@@ -103,9 +103,6 @@ pub(crate) fn pass_trigger(call: pg_sys::FunctionCallInfo) -> Result<(), Refused
     let trigger = unsafe { call.as_ref().and_then(|call| PgTrigger::from_fcinfo(call).ok()) };
     let arguments = trigger.and_then(|trigger| trigger.extra_args().ok());
     let shard = arguments.and_then(|arguments| arguments.first()?.parse().ok()).ok_or(Refused::NoShard)?;
-    // A statement that had locked the table before has not taken in what others changed since.
-    // SAFETY: called in a transaction.
-    unsafe { pg_sys::AcceptInvalidationMessages() };
     if !map::is_known_here(shard) {
         pass(shard)?;
     } else if map::is_within_snapshot() {

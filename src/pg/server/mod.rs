@@ -1,4 +1,4 @@
-//! The server and its processes: clocks, settings, shared memory, the log, and what a process is told and keeps.
+//! The server and its processes: clocks, settings, shared memory, the log, invalidations, and the state of a session.
 
 pub(crate) mod clock;
 pub(crate) mod errors;

@@ -2,7 +2,7 @@
  * The worker that drives a move: how a session starts it and waits for it, and how it calls a procedure that commits.
  *
  * A session that waits shares a queue with its worker, as the leader of a parallel query does: the worker's messages go to the queue,
- * and the session raises them.  If the session stops waiting, the worker goes on.
+ * and the session raises them.  If the session stops waiting, the worker continues.
  */
 #include "postgres.h"
 

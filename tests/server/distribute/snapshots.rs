@@ -58,3 +58,20 @@ fn an_old_snapshot_does_not_write_after_the_switch() {
         }
     }
 }
+
+/// It would hold its locks and never learn of the switch, so the switch waits for it, at most for `lock_timeout`.
+#[test]
+fn the_switch_waits_for_those_who_have_written_to_a_shard() {
+    let cluster = tables("distribute_written");
+    let mut client = cluster.connect();
+    client.batch_execute(REGISTERED).unwrap();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    let mut writer = begin(&cluster, "REPEATABLE READ");
+    writer
+        .batch_execute("PREPARE write AS UPDATE insta3.users SET bio = 'x' WHERE false; EXECUTE write")
+        .unwrap();
+    let switch = "SELECT insta_ids.distribute_switch(lock_timeout => '300ms')";
+    assert_eq!(refused(&mut client, switch).code(), &SqlState::LOCK_NOT_AVAILABLE);
+    writer.batch_execute("COMMIT").unwrap();
+    client.batch_execute(switch).unwrap();
+}
