@@ -5,8 +5,9 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 9] = [
+    const FILES: [&str; 10] = [
         "src/pg/catalog/ddl.c",
+        "src/pg/catalog/migration.c",
         "src/pg/minting/entry.c",
         "src/pg/minting/lease.c",
         "src/pg/minting/succession.c",

@@ -253,10 +253,25 @@ CREATE TABLE insta_ids_internal.shard_migration (
     statement integer,
     sqlstate text,
     message text,
+    -- NULL if the migration was applied here.
+    skipped_by name,
     PRIMARY KEY (shard, migration),
     CHECK (message IS NOT NULL OR statement IS NULL AND sqlstate IS NULL)
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.shard_migration', '');
+
+-- The migrations that were dropped, or replaced by the one named in squashed_into. A name can have several rows.
+CREATE TABLE insta_ids_internal.former_migration (
+    number integer NOT NULL,
+    name text NOT NULL,
+    ddl text NOT NULL,
+    added_by name NOT NULL,
+    added_at timestamptz NOT NULL,
+    squashed_into text,
+    ended_by name NOT NULL DEFAULT current_user,
+    ended_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.former_migration', '');
 
 -- Tables whose rows go to the shards, all of them together. See distribute/.
 CREATE TABLE insta_ids_internal.distribution (

@@ -51,6 +51,8 @@ sql_files! {
     "migration_apply" "../sql/migration/apply.sql"
     "migration_migrate" "../sql/migration/migrate.sql"
     "migration_script" "../sql/migration/script.sql"
+    "migration_change" "../sql/migration/change.sql"
+    "migration_check" "../sql/migration/check.sql"
     "shard_shards" "../sql/shard/shards.sql"
     "shard_drop" "../sql/shard/drop.sql"
     "shard_replace" "../sql/shard/replace.sql"

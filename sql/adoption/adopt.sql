@@ -5,12 +5,14 @@
 CREATE OR REPLACE FUNCTION insta_ids_internal.register_shard(schema regnamespace, shard integer, migrated_to text) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    -- A baseline has the number of the last migration that it replaced.
+    until CONSTANT integer := CASE WHEN migrated_to IS NOT NULL THEN coalesce(
+        (SELECT m.number FROM insta_ids_internal.former_migration f
+         JOIN insta_ids_internal.migration m ON m.number = f.number
+         WHERE f.name = migrated_to AND f.squashed_into IS NOT NULL ORDER BY f.ended_at DESC LIMIT 1),
+        (insta_ids_internal.require_migration_named(migrated_to)).number) END;
 BEGIN
-    IF migrated_to IS NOT NULL AND NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = migrated_to) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('migration "%s" does not exist', migrated_to);
-    END IF;
     PERFORM insta_ids_internal.require_shard_name(schema, shard), insta_ids_internal.require_heaps(ARRAY[schema]::oid[], true);
     -- No other session assigns or offers shards meanwhile.
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
@@ -26,7 +28,7 @@ BEGIN
     -- The lock keeps other sessions from replacing a migration that is recorded as applied here.
     INSERT INTO insta_ids_internal.shard_migration (shard, migration)
     SELECT register_shard.shard, m.number FROM insta_ids_internal.migration m
-    WHERE m.number <= coalesce((SELECT l.number FROM insta_ids_internal.migration l WHERE l.name = migrated_to), m.number) FOR SHARE;
+    WHERE m.number <= until OR until IS NULL FOR SHARE;
 END
 $$;
 

@@ -73,6 +73,53 @@ BEGIN
 END
 $$;
 
+-- Begins to apply a migration to a shard, in this subtransaction. If the shard `is_new`, it can issue IDs, also where the map assigns it
+-- to another node. Returns a level for end_migration.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_migration(shard integer, is_new boolean) RETURNS integer
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_begin_migration';
+
+-- Sets all settings back to what they were when the migration began. If this transaction has created `new_schema`, the next migration
+-- can use enum values that this one has added there; NULL if it has not.
+CREATE OR REPLACE FUNCTION insta_ids_internal.end_migration(level integer, new_schema oid) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_end_migration';
+
+-- Returns the deferrable constraints of a schema, for SET CONSTRAINTS, and those that are initially deferred. A name that several
+-- constraints share is in `deferred_names` if one of them is. Returns NULLs if there is none.
+CREATE OR REPLACE FUNCTION insta_ids_internal.deferrable_constraints(schema oid, OUT names text, OUT deferred_names text)
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    SELECT string_agg(k.name, ', '), string_agg(k.name, ', ') FILTER (WHERE k.is_deferred) INTO names, deferred_names
+    FROM (
+        SELECT format('%s.%I', schema::regnamespace, k.conname) AS name, bool_or(k.condeferred) AS is_deferred
+        -- PostgreSQL has no index of constraints by their schema.
+        FROM pg_depend d JOIN pg_constraint k ON k.conrelid = d.objid AND k.condeferrable
+        WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema AND d.classid = 'pg_class'::regclass
+        GROUP BY k.conname
+    ) k;
+END
+$$;
+
+-- Fires the deferred triggers of a schema's tables, as COMMIT would, with this search_path and role. Otherwise no later migration of
+-- the transaction could alter these tables. Constraints that are initially deferred are deferred again. Raises their errors.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fire_deferred(schema oid, path text, role text) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_role CONSTANT text := current_setting('role');
+    constraints CONSTANT record := insta_ids_internal.deferrable_constraints(schema);
+BEGIN
+    IF constraints.names IS NOT NULL THEN
+        PERFORM set_config('role', role, true), set_config('search_path', path, true);
+        EXECUTE pg_catalog.format('SET CONSTRAINTS %s IMMEDIATE', constraints.names);
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('role', own_role, true);
+    END IF;
+    IF constraints.deferred_names IS NOT NULL THEN
+        EXECUTE format('SET CONSTRAINTS %s DEFERRED', constraints.deferred_names);
+    END IF;
+END
+$$;
+
 -- Gives the columns of a shard that mint ids by defaults of this transaction their CHECKs. Ids before `since` need not be of the shard.
 CREATE OR REPLACE FUNCTION insta_ids_internal.add_checks(shard integer, applying xid, since timestamptz) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -92,9 +139,9 @@ $$;
 
 -- Applies to a shard the migrations that it lacks, in their order, each entirely or not at all. It stops at one that fails, and
 -- returns the error. It also stops at one that only a script can apply, unless the shard is `new`. Raises an error for an
--- author without the caller's rights.
+-- author without the caller's rights. Migrations after number `last` are left out, unless that is NULL.
 CREATE OR REPLACE FUNCTION insta_ids_internal.apply_migrations(
-        shard integer, path text, new boolean,
+        shard integer, path text, new boolean, last integer,
         OUT failed integer, OUT name text, OUT statement integer,
         OUT code text, OUT message text, OUT detail text, OUT hint text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -108,6 +155,7 @@ DECLARE
     next record;
     applying xid;
     defaults bigint;
+    level integer;
 BEGIN
     -- The rows are locked, so that no session replaces a migration while it is applied.
     FOR migration IN
@@ -115,6 +163,7 @@ BEGIN
         WHERE NOT EXISTS (
             SELECT FROM insta_ids_internal.shard_migration s
             WHERE s.shard = apply_migrations.shard AND s.migration = m.number AND s.message IS NULL)
+            AND (m.number <= last OR last IS NULL)
         ORDER BY m.number FOR SHARE OF m
     LOOP
         EXIT WHEN NOT (migration.transactional OR new);
@@ -126,11 +175,12 @@ BEGIN
             SET at = excluded.at, statement = NULL, sqlstate = NULL, message = NULL
             RETURNING xmin INTO applying;
             acting := role;
+            level := insta_ids_internal.begin_migration(shard, new);
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
             FOR next IN
                 SELECT s.number, coalesce(s.for_new_shard, s.statement) AS statement, s.alters
                 FROM insta_ids_internal.statements(migration.ddl) WITH ORDINALITY
-                    s (statement, kind, for_new_shard, schema, alters, makes, number)
+                    s (statement, kind, command, for_new_shard, schema, alters, makes, number)
                 ORDER BY s.number
             LOOP
                 statement := next.number;
@@ -151,6 +201,8 @@ BEGIN
                 END IF;
             END LOOP;
             statement := NULL;
+            PERFORM insta_ids_internal.fire_deferred(to_regnamespace(quote_ident(schema)), shard_path, acting);
+            PERFORM insta_ids_internal.end_migration(level, CASE WHEN new THEN to_regnamespace(quote_ident(schema))::oid END);
             -- A CHECK can be missing only for a new default. Without track_counts, PostgreSQL does not count new defaults.
             IF migration.check_ids AND (
                 pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults

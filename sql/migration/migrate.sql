@@ -105,7 +105,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM insta_ids_internal.set_lock_timeout(CASE held WHEN 0 THEN lock_timeout ELSE interval '10ms' END);
-    outcome := insta_ids_internal.apply_migrations(shard, path, false);
+    outcome := insta_ids_internal.apply_migrations(shard, path, false, NULL);
     name := outcome.name;
     statement := outcome.statement;
     code := outcome.code;
@@ -150,7 +150,7 @@ BEGIN
             IF failed = 1 THEN
                 first_failure.code := outcome.code;
                 first_failure.detail := format('The first is shard %s, at %s of migration "%s": %s', number,
-                    coalesce('statement ' || outcome.statement, 'the CHECKs'), outcome.name, outcome.message);
+                    coalesce('statement ' || outcome.statement, 'the constraints'), outcome.name, outcome.message);
             END IF;
         END IF;
         IF done - busy = 1 THEN

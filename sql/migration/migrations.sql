@@ -3,12 +3,19 @@
 CREATE OR REPLACE VIEW insta_ids_internal.migration_status AS
 SELECT m.number, m.name, s.shard, ((SELECT c.prefix FROM insta_ids_internal.config c) || s.shard::text)::name AS schema,
        CASE WHEN a.shard IS NULL THEN 'pending' WHEN a.message IS NULL THEN 'applied' ELSE 'failed' END AS state,
-       a.at, a.statement, a.sqlstate, a.message
+       a.at, a.statement, a.sqlstate, a.message, a.skipped_by
 FROM insta_ids_internal.shard s
 CROSS JOIN insta_ids_internal.migration m
 LEFT JOIN insta_ids_internal.shard_migration a ON a.shard = s.shard AND a.migration = m.number;
-CREATE OR REPLACE VIEW insta_ids.migration_status AS SELECT * FROM insta_ids_internal.migration_status;
-COMMENT ON VIEW insta_ids.migration_status IS 'each migration in each shard: applied, pending, or failed and with what';
+CREATE OR REPLACE VIEW insta_ids.migration_status AS
+SELECT s.number, s.name, s.shard, s.schema, s.state, s.at, s.statement, s.sqlstate, s.message, s.skipped_by AS changed_by
+FROM insta_ids_internal.migration_status s
+UNION ALL
+SELECT f.number, f.name, NULL, NULL, CASE WHEN f.squashed_into IS NULL THEN 'dropped' ELSE 'squashed' END, f.ended_at, NULL, NULL,
+       'replaced by migration "' || f.squashed_into || '"', f.ended_by
+FROM insta_ids_internal.former_migration f;
+COMMENT ON VIEW insta_ids.migration_status IS
+    'each migration in each shard: applied, pending, or failed and with what; and migrations that were dropped or squashed';
 
 -- Refuses changes of a migration that a shard already has. A change of another migration deletes its recorded failures.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_migration_change() RETURNS trigger
@@ -117,16 +124,16 @@ BEGIN
 END
 $$;
 
--- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting or concurrent.
--- `for_new_shard` is a concurrent statement without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that
+-- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting, concurrent or not allowed.
+-- `command` is like CREATE TABLE. `for_new_shard` is a concurrent statement without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that
 -- the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it creates,
 -- unless that is temporary or a partition.
 CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
-    RETURNS TABLE (statement text, kind text, for_new_shard text, schema text, alters text[], makes text)
+    RETURNS TABLE (statement text, kind text, command text, for_new_shard text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
 -- Raises an error unless a migration can be applied to all shards alike. No statement may begin or end a transaction, change a
--- setting of the session, or name a schema. Statements with CONCURRENTLY need transactional => false.
+-- setting of the session, be about the whole database, or name a schema. Statements with CONCURRENTLY need transactional => false.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_migration(name text, ddl text, transactional boolean) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -153,7 +160,7 @@ BEGIN
     END IF;
 
     FOR next IN
-        SELECT s.kind, coalesce(s.schema, m.schema) AS schema
+        SELECT s.kind, s.command, coalesce(s.schema, m.schema) AS schema
         FROM insta_ids_internal.statements(ddl) s
         LEFT JOIN LATERAL (
             SELECT replace(r[1], '""', '"') AS schema
@@ -172,6 +179,13 @@ BEGIN
                 ERRCODE = 'invalid_parameter_value',
                 MESSAGE = format('statement %s of migration "%s" sets something for the session', statements, name),
                 HINT = 'Use SET LOCAL, or leave it out: search_path is set for each statement.';
+        ELSIF next.kind = 'not allowed' THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('statement %s of migration "%s" is %s, which a migration cannot contain', statements, name, next.command),
+                DETAIL = 'It would run again for each shard. A migration contains statements about rows, and about objects of a shard''s schema.',
+                HINT = CASE next.command
+                    WHEN 'CREATE EXTENSION' THEN 'Run it once in each database, with a schema that is in the search_path of migrate(): CREATE EXTENSION ... SCHEMA public.'
+                    ELSE 'Run it once in each database that needs it, outside of migrations.' END;
         ELSIF next.kind = 'concurrent' AND transactional THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'invalid_parameter_value',

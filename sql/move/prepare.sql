@@ -158,6 +158,26 @@ BEGIN
 END
 $$;
 
+-- Returns the first object that differs between two results of objects_json(), with its definitions. Returns no row if they are equal.
+CREATE OR REPLACE FUNCTION insta_ids_internal.first_different_object(our_objects jsonb, their_objects jsonb)
+    RETURNS TABLE (kind text, name text, ours text, theirs text)
+    IMMUTABLE PARALLEL SAFE ROWS 1 LANGUAGE sql
+BEGIN ATOMIC
+    SELECT d.kind, d.name, d.ours, d.theirs
+    FROM (
+        SELECT x.object ->> 0 AS kind, pg_catalog.concat_ws('.', x.object ->> 1, x.object ->> 2) AS name,
+               pg_catalog.string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE x.is_ours) AS ours,
+               pg_catalog.string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE NOT x.is_ours) AS theirs
+        FROM (
+            SELECT o, true FROM pg_catalog.jsonb_array_elements($1) o
+            UNION ALL
+            SELECT o, false FROM pg_catalog.jsonb_array_elements($2) o
+        ) x (object, is_ours)
+        GROUP BY 1, 2
+    ) d
+    WHERE d.ours IS DISTINCT FROM d.theirs ORDER BY d.kind, d.name LIMIT 1;
+END;
+
 -- Raises an error unless a shard that its migrations have just created has the same objects as those of the offer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_objects(shard integer, objects jsonb, from_node name) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -165,19 +185,7 @@ AS $$
 DECLARE
     difference record;
 BEGIN
-    SELECT * INTO difference
-    FROM (
-        SELECT x.object ->> 0 AS kind, concat_ws('.', x.object ->> 1, x.object ->> 2) AS name,
-               string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE x.is_ours) AS ours,
-               string_agg(x.object ->> 3, '; ' ORDER BY x.object) FILTER (WHERE NOT x.is_ours) AS theirs
-        FROM (
-            SELECT o, true FROM jsonb_array_elements(insta_ids_internal.objects_json(shard)) o
-            UNION ALL
-            SELECT o, false FROM jsonb_array_elements(objects) o
-        ) x (object, is_ours)
-        GROUP BY 1, 2
-    ) d
-    WHERE d.ours IS DISTINCT FROM d.theirs ORDER BY d.kind, d.name LIMIT 1;
+    SELECT * INTO difference FROM insta_ids_internal.first_different_object(insta_ids_internal.objects_json(shard), objects);
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
@@ -229,7 +237,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('migration "%s" is not the same on node "%s"', different, from_node),
-            HINT = 'Add the same migrations in the same order on all nodes.';
+            HINT = 'Add, drop and squash the same migrations on all nodes: by add_migration(), drop_migration() and squash_migrations().';
     END IF;
     INSERT INTO insta_ids_internal.migration (number, name, ddl, transactional, check_ids, ids_since, added_by, is_by_superuser, added_on)
     SELECT t.number, t.name, t.ddl, t.transactional, t.check_ids, t.ids_since, t.added_by, coalesce(t.is_by_superuser, false),

@@ -88,14 +88,14 @@ BEGIN
         PERFORM insta_ids_internal.create_shard_functions(shard);
         PERFORM insta_ids_internal.require_not_in_citus(ARRAY[shard],
             'Create the shard after SET citus.enable_schema_based_sharding = off, then call citus_schema_distribute().'::text);
-        SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, path, true);
+        SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, path, true, NULL);
         IF outcome.failed IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = outcome.code,
                 MESSAGE = outcome.message,
                 DETAIL = concat_ws(E'\n', nullif(outcome.detail, ''), nullif(outcome.hint, ''),
                     format('It is %s of migration "%s", in shard %s.',
-                        coalesce('statement ' || outcome.statement, 'a CHECK'), outcome.name, shard));
+                        coalesce('statement ' || outcome.statement, 'the constraints'), outcome.name, shard));
         END IF;
     END LOOP;
     RETURN made;

@@ -37,6 +37,7 @@ fn statements(
         (
             name!(statement, Text),
             name!(kind, &'static str),
+            name!(command, Text),
             name!(for_new_shard, Option<Text>),
             name!(schema, Option<Text>),
             name!(alters, Vec<Text>),
@@ -54,10 +55,12 @@ fn statements(
             Kind::SessionSetting => ("session setting", None),
             Kind::Concurrent => ("concurrent", Some(without_concurrently(&statement.text))),
             Kind::ConcurrentReindex => ("concurrent", Some(Vec::new())),
+            Kind::NotAllowed => ("not allowed", None),
         };
+        let command = Text(statement.command.to_bytes().to_vec());
         let alters = statement.alters.into_iter().map(Text).collect();
         let (schema, makes) = (statement.schema.map(Text), statement.makes.map(Text));
-        (Text(statement.text), kind, for_new_shard.map(Text), schema, alters, makes)
+        (Text(statement.text), kind, command, for_new_shard.map(Text), schema, alters, makes)
     })))
 }
 

@@ -14,6 +14,7 @@ mod errors;
 mod fleet;
 mod fuzz;
 mod heaps;
+mod history;
 mod installing;
 mod map;
 mod masking;

@@ -1,5 +1,6 @@
 //! Relations, functions and their rights: the extension's own tables, and those of users.
 
+mod allowed;
 pub(crate) mod function;
 mod hashes;
 pub(crate) mod held;

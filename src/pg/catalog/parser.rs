@@ -9,6 +9,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pg_sys::{self, NodeTag};
 use pgrx::prelude::PgSqlErrorCode;
 
+use super::allowed::is_allowed;
 use super::nodes::{elements, node, text};
 
 /// One statement of a text.
@@ -16,6 +17,8 @@ pub(crate) struct Statement {
     /// The statement as it was written, without the semicolon.
     pub(crate) text: Vec<u8>,
     pub(crate) kind: Kind,
+    /// The statement's command, like CREATE TABLE.
+    pub(crate) command: &'static CStr,
     /// The schema that the statement names for something that it creates or alters.
     pub(crate) schema: Option<Vec<u8>>,
     /// The names, without schemas, of the existing relations that the statement alters.
@@ -37,6 +40,8 @@ pub(crate) enum Kind {
     Concurrent,
     /// The statement is REINDEX CONCURRENTLY. A new shard does not need it.
     ConcurrentReindex,
+    /// The statement is one that a migration cannot contain.
+    NotAllowed,
 }
 
 /// Why a text is not SQL.
@@ -67,6 +72,8 @@ pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
             Statement {
                 text: bytes[from..until].trim_ascii().to_vec(),
                 kind: kind((*raw).stmt),
+                // The server has a static name for each command.
+                command: CStr::from_ptr(pg_sys::GetCommandTagName(pg_sys::CreateCommandTag((*raw).stmt))),
                 schema: targets.iter().find_map(|target| target.schema.clone()),
                 alters: targets
                     .into_iter()
@@ -158,14 +165,18 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
                 let concurrently = |option: *mut pg_sys::DefElem| {
                     text((*option).defname) == Some(c"concurrently") && pg_sys::defGetBoolean(option)
                 };
-                if options.any(concurrently) {
+                if options.any(concurrently) && is_allowed(statement) {
                     return Kind::ConcurrentReindex;
                 }
                 false
             }
             _ => false,
         };
-        if concurrent { Kind::Concurrent } else { Kind::Ordinary }
+        match (concurrent, is_allowed(statement)) {
+            (_, false) => Kind::NotAllowed,
+            (true, true) => Kind::Concurrent,
+            (false, true) => Kind::Ordinary,
+        }
     }
 }
 

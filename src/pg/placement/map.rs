@@ -173,7 +173,7 @@ fn look_up(server: &Shared, layout: Layout, shard: Shard, sequence: Sequence) ->
         sequence.schema().and_then(|schema| shard_of_schema(&schema, &cache.prefix))
     };
     match shard {
-        Some(shard) if !cache.placement.is_here(shard) => {
+        Some(shard) if !cache.placement.is_here(shard) && !process::is_being_created(shard) => {
             Err(NotOpen::NotHere(cache.placement.why_not_here(shard)))
         }
         _ => Ok(()),

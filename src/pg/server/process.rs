@@ -53,9 +53,16 @@ pub(crate) fn transaction() -> u32 {
     transaction
 }
 
-// SAFETY: declared as in process.c. It reads a global and raises no error, so it needs no guard.
+// SAFETY: declared as in process.c and migration.c. They read globals and raise no error, so they need no guard.
 unsafe extern "C" {
     fn insta_ids_user() -> pg_sys::Oid;
+    fn insta_ids_is_being_created(shard: i32) -> bool;
+}
+
+/// Whether the session applies a migration to a shard that this transaction creates. Called in a transaction.
+pub(crate) fn is_being_created(shard: i32) -> bool {
+    // SAFETY: nothing is asked of the caller but a transaction.
+    unsafe { insta_ids_is_being_created(shard) }
 }
 
 /// The role whose rights the session has now. Called in a transaction.

@@ -133,7 +133,7 @@ fn a_migration_runs_only_with_rights_its_author_has() {
              SELECT insta_ids.grant_provisioning(r::regrole) FROM unnest('{guest,peer,deployer,member}'::text[]) r;
              SELECT insta_ids.init(10), insta_ids.create_shard(1), insta_ids.create_shard(2);
              SELECT insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint)');
-             SET ROLE guest; SELECT insta_ids.add_migration('0002', 'ALTER ROLE guest CREATEDB'); RESET ROLE",
+             SET ROLE guest; SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$'); RESET ROLE",
         )
         .unwrap();
     let of_guest = |client: &mut Client, call: &str| {
@@ -164,15 +164,15 @@ fn a_migration_runs_only_with_rights_its_author_has() {
         "UPDATE insta_ids_internal.migration SET added_by = 'postgres' WHERE name = '0002'",
         "DELETE FROM insta_ids_internal.migration WHERE name = '0002';
          INSERT INTO insta_ids_internal.migration (number, name, ddl, transactional, check_ids, added_by)
-         VALUES (2, '0002', 'ALTER ROLE guest CREATEDB', true, true, 'postgres')",
+         VALUES (2, '0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$', true, true, 'postgres')",
     ] {
         client.batch_execute(write).unwrap();
     }
     for write in [
-        "UPDATE insta_ids_internal.migration SET ddl = 'ALTER ROLE guest CREATEDB' WHERE name = '0001'",
+        "UPDATE insta_ids_internal.migration SET ddl = 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$' WHERE name = '0001'",
         "UPDATE insta_ids_internal.migration SET added_by = 'guest' WHERE name = '0001'",
         "DELETE FROM insta_ids_internal.migration WHERE name = '0001'",
-        "SELECT insta_ids.add_migration('0001', 'ALTER ROLE guest CREATEDB')",
+        "SELECT insta_ids.add_migration('0001', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')",
     ] {
         let error = refused(&mut client, write);
         let expected = ("42501", "migration \"0001\" was added by role \"postgres\"");
@@ -183,7 +183,7 @@ fn a_migration_runs_only_with_rights_its_author_has() {
         .batch_execute("SELECT insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint)')")
         .unwrap();
     client.batch_execute("SET ROLE peer").unwrap();
-    of_guest(&mut client, "SELECT insta_ids.add_migration('0002', 'ALTER ROLE guest CREATEDB')");
+    of_guest(&mut client, "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')");
     client.batch_execute("RESET ROLE").unwrap();
     for call in apply {
         of_guest(&mut client, call);
@@ -191,7 +191,7 @@ fn a_migration_runs_only_with_rights_its_author_has() {
 
     // Who has read it takes it over, also where it was applied before.
     client.batch_execute("INSERT INTO insta_ids_internal.shard_migration VALUES (1, 2)").unwrap();
-    client.batch_execute("SELECT insta_ids.add_migration('0002', 'ALTER ROLE guest CREATEDB')").unwrap();
+    client.batch_execute("SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')").unwrap();
     client.batch_execute("CALL insta_ids.migrate()").unwrap();
     client.batch_execute("SELECT insta_ids.create_shard(5)").unwrap();
     assert_eq!(

@@ -83,7 +83,7 @@ fn a_role_may_do_what_it_was_granted() {
         "SELECT insta_ids.release_writer_slot('1/2')",
         "SELECT insta_ids.export_pgdog('a')",
         "SELECT insta_ids_internal.make_shards('{50}', '')",
-        "SELECT insta_ids_internal.apply_migrations(5, '', false)",
+        "SELECT insta_ids_internal.apply_migrations(5, '', false, NULL)",
         "CALL insta_ids_internal.commit_batch('migrate', 5, 0, 0)",
         "TABLE insta_ids.shards",
         "TABLE insta_ids_internal.shard",
