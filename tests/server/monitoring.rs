@@ -3,13 +3,13 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use support::{Cluster, blocks, checkout, skipped};
+use support::{Cluster, blocks, checkout, lacks};
 
 /// Runs a program. None if this machine lacks it.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(arguments).current_dir(checkout()).output().ok();
     if output.is_none() {
-        skipped(&format!("this machine has no {program}"));
+        lacks(program, &format!("this machine has no {program}"));
     }
     output
 }

@@ -308,13 +308,25 @@ pub fn pg_config(option: &str) -> String {
 pub fn has(extension: &str) -> bool {
     let here = Path::new(&pg_config("--sharedir")).join(format!("extension/{extension}.control")).exists();
     if !here {
-        skipped(&format!("this PostgreSQL has no {extension}"));
+        lacks(extension, &format!("this PostgreSQL has no {extension}"));
     }
     here
 }
 
-/// Says what is not tested here, and why. Where `SKIPPED` names a file, adds it to that.
-pub fn skipped(why: &str) {
+/// Reports that a test is skipped because this machine or server lacks something. Fails the test if `MAY_LACK` is set
+/// and does not list it, as in CI: otherwise a broken installation would only make tests disappear.
+pub fn lacks(what: &str, why: &str) {
+    if let Ok(listed) = std::env::var("MAY_LACK") {
+        assert!(
+            listed.split(' ').any(|one| one == what),
+            "{why}, and MAY_LACK='{listed}' does not list {what}"
+        );
+    }
+    skipped(why);
+}
+
+/// Reports a skipped test. Where `SKIPPED` names a file, adds it to that.
+fn skipped(why: &str) {
     let line = format!("SKIPPED {}: {why}\n", thread::current().name().unwrap_or_default());
     // Not by eprintln, which is shown only when a test fails.
     std::io::stderr().write_all(line.as_bytes()).unwrap();

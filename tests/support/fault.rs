@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Chance;
-use crate::{Cluster, libfaketime, skipped};
+use crate::{Cluster, lacks, libfaketime};
 
 /// How many times as long as `make test` does it: `TORTURE`, 1 by default.
 pub fn times() -> u64 {
@@ -105,7 +105,10 @@ impl SmallDisk {
         let disk = Self { directory: cluster.socket.join("small"), owner: cluster.socket.clone() };
         let mounted = disk.mount(&format!("size={size},mode=700"));
         if !mounted.status.success() {
-            skipped(&format!("nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr)));
+            lacks(
+                "mount",
+                &format!("nothing can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr)),
+            );
             return None;
         }
         Some(disk)

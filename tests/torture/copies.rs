@@ -4,7 +4,7 @@ use std::process::Command;
 
 use support::fault::{TIMED, quiet};
 use support::minters::{Given, Minters, mint};
-use support::{Cluster, checkout, pg_config, since, skipped};
+use support::{Cluster, checkout, lacks, pg_config, since};
 
 /// A server with ids in it that are five minutes ahead of the clock of the servers to come.
 fn source(name: &str) -> (Cluster, Given) {
@@ -86,7 +86,10 @@ fn pg_upgrade() {
     let setup =
         Command::new(checkout().join("scripts/setup")).env("PG", "16").env("PG_CONFIG", "").output().unwrap();
     if !setup.status.success() {
-        skipped(&format!("there is no PostgreSQL 16 here: {}", String::from_utf8_lossy(&setup.stderr)));
+        lacks(
+            "postgresql-16",
+            &format!("there is no PostgreSQL 16 here: {}", String::from_utf8_lossy(&setup.stderr)),
+        );
         return;
     }
     let old = String::from_utf8(setup.stdout).unwrap().trim().to_owned();
