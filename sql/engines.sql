@@ -74,9 +74,7 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_config();
     IF NOT EXISTS (SELECT FROM pg_language l WHERE l.lanname = 'plproxy') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'extension "plproxy" is not installed in this database',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'extension "plproxy" is not installed in this database',
             HINT = 'Create it: CREATE EXTENSION plproxy.';
     END IF;
     IF to_regnamespace('plproxy') IS NULL THEN
@@ -96,15 +94,11 @@ BEGIN
         OR NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = f.owner) AND f.owner <> current_user::regrole
     ORDER BY f.description IS DISTINCT FROM made DESC LIMIT 1;
     IF FOUND AND other.description IS DISTINCT FROM made THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_function',
-            MESSAGE = format('%s already exists', other.object),
+        RAISE duplicate_function USING MESSAGE = format('%s already exists', other.object),
             DETAIL = 'It says what other clusters are.',
             HINT = 'Let it return the version of insta_ids.map and insta_ids_internal.plproxy_partitions() for this cluster.';
     ELSIF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('%s is of role %s', other.object, other.owner::regrole),
+        RAISE insufficient_privilege USING MESSAGE = format('%s is of role %s', other.object, other.owner::regrole),
             DETAIL = 'That role could have others call what it likes.',
             HINT = 'Make it your own by ALTER ... OWNER TO, or drop it.';
     END IF;
@@ -146,9 +140,7 @@ DECLARE
     entries text[];
 BEGIN
     IF (SELECT count(*) <> max(n.ord) + 1 FROM insta_ids_internal.node n) OR nodes = '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'nodes are not numbered from 0 without a gap',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'nodes are not numbered from 0 without a gap',
             DETAIL = 'PgDog numbers its servers like that.',
             HINT = 'Give them other numbers: insta_ids.add_node(node, dsn, ord).';
     END IF;
@@ -159,8 +151,7 @@ BEGIN
         GROUP BY n.node, n.ord ORDER BY n.ord
     LOOP
         IF coalesce(next.parameters ->> 'host', ',') ~ '[,/]' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('connection string of node "%s" does not name one host', next.node),
                 DETAIL = 'PgDog connects to one host by TCP, and reads no service file.';
         END IF;

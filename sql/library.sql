@@ -148,8 +148,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_read_committed() RETURNS v
 AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'active_sql_transaction',
+        RAISE active_sql_transaction USING
             MESSAGE = format('command cannot run in a transaction of isolation level "%s"', current_setting('transaction_isolation')),
             DETAIL = 'The snapshot of the transaction is older than the locks that the command takes.',
             HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';

@@ -22,17 +22,12 @@ BEGIN
     LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.partattrs[0]
     WHERE c.oid = parent;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_table',
-            MESSAGE = format('relation with OID %s does not exist', parent::oid);
+        RAISE undefined_table USING MESSAGE = format('relation with OID %s does not exist', parent::oid);
     ELSIF NOT kind.partitioned THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'wrong_object_type',
-            MESSAGE = format('"%s" is not a partitioned table', kind.relname),
+        RAISE wrong_object_type USING MESSAGE = format('"%s" is not a partitioned table', kind.relname),
             DETAIL = 'Partitions by time are those of a table that is partitioned by range of its ids.';
     ELSIF kind.by_id IS NOT TRUE THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
+        RAISE invalid_parameter_value USING
             MESSAGE = format('table "%s" is not partitioned by range of one bigint column', kind.relname),
             DETAIL = format('Its partition key is %s.', kind.key);
     END IF;
@@ -71,9 +66,7 @@ BEGIN
         IF upper(timezone) NOT IN ('UTC', 'UCT', 'GMT', 'ZULU')
             AND EXISTS (SELECT FROM pg_timezone_abbrevs a WHERE a.abbrev = upper(timezone))
         THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
-                MESSAGE = format('time zone "%s" is an abbreviation', timezone),
+            RAISE invalid_parameter_value USING MESSAGE = format('time zone "%s" is an abbreviation', timezone),
                 DETAIL = 'As the TimeZone of a session it can be a region, but here it would always be the same offset.',
                 HINT = 'Name a region, such as Europe/Berlin.';
         END IF;
@@ -81,14 +74,12 @@ BEGIN
         INSERT INTO insta_ids_internal.partitioned_table VALUES (parent, timezone, coalesce(layout, 'instagram'))
         RETURNING * INTO remembered;
     ELSIF lower(timezone) NOT IN (lower(remembered.timezone), lower(current_setting('TimeZone'))) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
+        RAISE invalid_parameter_value USING
             MESSAGE = format('partitions of "%s" are made in time zone "%s", not in "%s"', relname, remembered.timezone, timezone),
             DETAIL = 'The time zone of the first call holds for all later ones.',
             HINT = 'Leave the time zone out.';
     ELSIF layout::text <> remembered.layout::text THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
+        RAISE invalid_parameter_value USING
             MESSAGE = format('ids of "%s" have the layout "%s", not "%s"', relname, remembered.layout, layout),
             DETAIL = 'The layout of the first call holds for all later ones.',
             HINT = 'Leave the layout out.';
@@ -125,19 +116,14 @@ BEGIN
             ELSE months = 0 AND days = 0 AND ms > 0 AND ms < 86400000 AND ms = trunc(ms)
         END) IS NOT TRUE
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('interval "%s" is not a length of partitions', every),
+        RAISE invalid_parameter_value USING MESSAGE = format('interval "%s" is not a length of partitions', every),
             DETAIL = 'Partitions are whole months long, or whole days, or less than a day and whole milliseconds.';
     ELSIF ms > 0 AND insta_ids_internal.id_min(epoch + every, layout) = 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
+        RAISE invalid_parameter_value USING
             MESSAGE = format('interval "%s" is shorter than the unit of layout "%s"', every, layout);
     END IF;
     IF extract(epoch FROM last - first) / extract(epoch FROM every) > most THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'program_limit_exceeded',
-            MESSAGE = format('partitions of "%s" from %s to %s are too many', every, first, last),
+        RAISE program_limit_exceeded USING MESSAGE = format('partitions of "%s" from %s to %s are too many', every, first, last),
             DETAIL = format('One call creates at most %s.', most),
             HINT = 'Call it for a shorter time.';
     END IF;
@@ -205,8 +191,7 @@ BEGIN
         IF facts.default_partition IS NULL THEN
             RAISE;
         END IF;
-        RAISE EXCEPTION USING
-            ERRCODE = 'check_violation',
+        RAISE check_violation USING
             MESSAGE = format('default partition "%s" has rows of the new partition "%s"', facts.default_partition, name),
             DETAIL = format('They are those with %1$I >= %2$s AND %1$I < %3$s.', facts.key, lower(ids), upper(ids)),
             HINT = 'Move them out of it, create the partition, and insert them anew.';
@@ -235,9 +220,7 @@ BEGIN
     END IF;
     PERFORM insta_ids_internal.require_read_committed();
     IF first > last THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'first is later than last',
+        RAISE invalid_parameter_value USING MESSAGE = 'first is later than last',
             DETAIL = format('They are %s and %s.', first, last);
     END IF;
     -- Raises an error unless the table is partitioned by ids.
@@ -259,9 +242,7 @@ BEGIN
         SELECT * FROM insta_ids_internal.partition_bounds(every, first, last, remembered.timezone, remembered.layout)
     LOOP
         IF wanted.ids && pending.ids THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('partition "%s" is being detached', pending.relname),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('partition "%s" is being detached', pending.relname),
                 HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
         END IF;
         CONTINUE WHEN wanted.ids = ANY (present);
@@ -272,8 +253,7 @@ BEGIN
             SELECT c.relname, p.times INTO other
             FROM insta_ids.partitions(parent) p JOIN pg_class c ON c.oid = p.partition
             WHERE p.ids && wanted.ids ORDER BY p.ids LIMIT 1;
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_object_definition',
+            RAISE invalid_object_definition USING
                 MESSAGE = format('partition "%s" would overlap partition "%s"', name, other.relname),
                 DETAIL = format('The new one is from %s to %s, the other from %s to %s.', wanted.lo, wanted.hi,
                     coalesce(lower(other.times)::text, 'MINVALUE'), coalesce(upper(other.times)::text, 'MAXVALUE')),
@@ -302,8 +282,7 @@ BEGIN
     PERFORM insta_ids_internal.hold_schema_of(parent);
     SELECT p.layout INTO layout FROM insta_ids_internal.partitioned_table p WHERE p.parent = drop_partitions.parent;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format(
                 'time zone and layout of "%s" are not known', (SELECT c.relname FROM pg_class c WHERE c.oid = parent)),
             HINT = 'Call insta_ids.create_partitions first, with the layout of its ids.';
@@ -321,9 +300,7 @@ BEGIN
     LOOP
         IF dropped.pending THEN
             -- The role that detaches the partition may want to keep it.
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('partition "%s" is being detached', dropped.relname),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('partition "%s" is being detached', dropped.relname),
                 HINT = 'Use ALTER TABLE ... DETACH PARTITION ... FINALIZE to complete the pending detach operation.';
         END IF;
         IF referred THEN

@@ -19,17 +19,11 @@ DECLARE
     taker record;
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = seq_name AND c.relkind = 'S') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'wrong_object_type',
-            MESSAGE = format('"%s" is not a sequence', seq_name);
+        RAISE wrong_object_type USING MESSAGE = format('"%s" is not a sequence', seq_name);
     ELSIF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = seq_name) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'wrong_object_type',
-            MESSAGE = format('sequence %s is temporary', seq_name);
+        RAISE wrong_object_type USING MESSAGE = format('sequence %s is temporary', seq_name);
     ELSIF (SELECT octet_length(c.relname) > 56 FROM pg_class c WHERE c.oid = seq_name) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'name_too_long',
-            MESSAGE = format('name of sequence %s is too long', seq_name),
+        RAISE name_too_long USING MESSAGE = format('name of sequence %s is too long', seq_name),
             DETAIL = 'The sequence that keeps its newest id has the same name with _newest behind it, and names have at most 63 bytes.',
             HINT = 'Give it a name of at most 56 bytes: ALTER SEQUENCE ... RENAME TO ...';
     END IF;
@@ -67,14 +61,10 @@ DECLARE
     behind interval;
 BEGIN
     IF shard NOT BETWEEN 0 AND 8191 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'numeric_value_out_of_range',
-            MESSAGE = format('shard %s is out of range', shard),
+        RAISE numeric_value_out_of_range USING MESSAGE = format('shard %s is out of range', shard),
             DETAIL = 'Shards are numbered from 0 to 8191.';
     ELSIF newest IS NULL OR newest = seq_name THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('sequence %s is not guarded', seq_name),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('sequence %s is not guarded', seq_name),
             HINT = CASE WHEN EXISTS (SELECT FROM pg_extension x WHERE x.extname = 'insta_ids')
                 THEN 'If insta_ids.adopt() has taken its schema over, call next_id of the extension. If not, call guard_sequence.'
                 ELSE format('Call guard_sequence(%L).', seq_name) END;
@@ -93,25 +83,19 @@ BEGIN
             EXIT WHEN id > last;
             behind := ((last >> 23) - (id >> 23)) * interval '1 ms';
             IF value < 0 THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'numeric_value_out_of_range',
-                    MESSAGE = format('sequence value %s is negative', value),
+                RAISE numeric_value_out_of_range USING MESSAGE = format('sequence value %s is negative', value),
                     DETAIL = 'An id holds a remainder of the value, which is negative for a negative value.',
                     HINT = 'Give the sequence a MINVALUE of 0 or more, and restart it there.';
             ELSIF last IS NULL THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
-                    MESSAGE = format('sequence %s does not have the newest id', newest),
+                RAISE object_not_in_prerequisite_state USING MESSAGE = format('sequence %s does not have the newest id', newest),
                     DETAIL = 'It has no value, or you may not read it.',
                     HINT = format('If no row has a greater id than %2$s, let its owner set it: SELECT setval(%1$L, %2$s).', newest, id);
             ELSIF id < 0 THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'datetime_field_overflow',
+                RAISE datetime_field_overflow USING
                     MESSAGE = format(CASE WHEN clock_timestamp() < timestamptz '2012-01-01 00:00+00' THEN 'time %s is before the first id'
                         ELSE 'time %s is past the last id' END, clock_timestamp());
             ELSIF behind > interval '10 s' THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
+                RAISE object_not_in_prerequisite_state USING
                     MESSAGE = format('clock is %s behind the newest id of sequence %s', behind, seq_name),
                     HINT = format('If that was minted when the clock was wrong, and no row has a greater id than %2$s, set it: SELECT setval(%1$L, %2$s).', newest, id);
             END IF;

@@ -7,9 +7,7 @@ CREATE OR REPLACE FUNCTION insta_ids.grant_provisioning(role regrole) RETURNS vo
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('role "%s" does not exist', role);
+        RAISE undefined_object USING MESSAGE = format('role "%s" does not exist', role);
     END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA insta_ids_internal TO %s', role);
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA insta_ids_internal TO %s', role);

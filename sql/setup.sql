@@ -10,9 +10,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_config_change() RETURNS tri
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'object_not_in_prerequisite_state',
-        MESSAGE = 'number of shards, prefix and layout cannot be changed',
+    RAISE object_not_in_prerequisite_state USING MESSAGE = 'number of shards, prefix and layout cannot be changed',
         DETAIL = 'Ids, schemas and what others remember of them were made with these.';
 END
 $$;
@@ -53,9 +51,7 @@ BEGIN
     LEFT JOIN pg_namespace n ON n.nspname = s.schema
     WHERE NOT s.is_of_shard OR NOT coalesce(pg_has_role(n.nspowner, 'USAGE'), NOT s.must_exist);
     IF other IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('must be owner of schema %I', other);
+        RAISE insufficient_privilege USING MESSAGE = format('must be owner of schema %I', other);
     END IF;
     RETURN coalesce(NEW, OLD);
 END
@@ -81,9 +77,7 @@ BEGIN
     LEFT JOIN pg_class c ON c.oid = to_regclass(r.relation) AND r.relation !~ '^[0-9]+$'
     WHERE r.relation IS NOT NULL AND coalesce(NOT pg_has_role(c.relowner, 'USAGE'), r.is_new);
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('must be owner of table %s', other);
+        RAISE insufficient_privilege USING MESSAGE = format('must be owner of table %s', other);
     END IF;
     RETURN coalesce(NEW, OLD);
 END
@@ -117,9 +111,7 @@ DECLARE
 BEGIN
     SELECT * INTO config FROM insta_ids_internal.config c;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'shards are not set up',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'shards are not set up',
             HINT = 'Call insta_ids.init() with the number of shards.';
     END IF;
     RETURN config;
@@ -139,23 +131,15 @@ DECLARE
     taken record;
 BEGIN
     IF shards < 1 OR shards - 1 > last THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'numeric_value_out_of_range',
-            MESSAGE = format('number of shards %s is out of range', shards),
+        RAISE numeric_value_out_of_range USING MESSAGE = format('number of shards %s is out of range', shards),
             DETAIL = format('Ids of the layout "%s" have 1 to %s.', layout, last::bigint + 1);
     ELSIF prefix = '' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'prefix of schemas is empty';
+        RAISE invalid_parameter_value USING MESSAGE = 'prefix of schemas is empty';
     ELSIF starts_with(prefix, 'pg_') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'reserved_name',
-            MESSAGE = format('prefix "%s" is reserved', prefix),
+        RAISE reserved_name USING MESSAGE = format('prefix "%s" is reserved', prefix),
             DETAIL = 'Schemas whose names begin with "pg_" are PostgreSQL''s own.';
     ELSIF octet_length(prefix || (shards - 1)::text) > longest THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('prefix "%s" is too long', prefix),
+        RAISE invalid_parameter_value USING MESSAGE = format('prefix "%s" is too long', prefix),
             DETAIL = format('With the number of the last shard it has %s bytes, and a schema''s name can have %s.',
                 octet_length(prefix || (shards - 1)::text), longest);
     END IF;
@@ -172,9 +156,7 @@ BEGIN
 EXCEPTION
     WHEN unique_violation THEN
         SELECT * INTO config FROM insta_ids_internal.require_config();
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'shards are already set up',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'shards are already set up',
             DETAIL = format('There are %s, with the prefix "%s" and the layout "%s".',
                 config.shards, config.prefix, config.layout);
 END
@@ -214,9 +196,7 @@ DECLARE
     config insta_ids_internal.config := insta_ids_internal.require_config();
 BEGIN
     IF shard NOT BETWEEN 0 AND config.shards - 1 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'numeric_value_out_of_range',
-            MESSAGE = format('shard %s is out of range', shard),
+        RAISE numeric_value_out_of_range USING MESSAGE = format('shard %s is out of range', shard),
             DETAIL = format('Shards are numbered from 0 to %s.', config.shards - 1);
     END IF;
     RETURN config.prefix || shard::text;

@@ -8,9 +8,7 @@ DECLARE
         WHERE n.nspname OPERATOR(pg_catalog.=) ANY (ARRAY['insta_ids', 'insta_ids_internal']::pg_catalog.name[]));
 BEGIN
     IF taken IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_schema',
-            MESSAGE = pg_catalog.format('schema "%s" already exists', taken),
+        RAISE duplicate_schema USING MESSAGE = pg_catalog.format('schema "%s" already exists', taken),
             DETAIL = 'The extension creates the schemas insta_ids and insta_ids_internal.',
             HINT = CASE '@extschema@'
                 WHEN pg_catalog.quote_ident(taken) THEN 'Drop it, and create the extension in another one.'

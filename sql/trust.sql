@@ -103,9 +103,7 @@ DECLARE
 BEGIN
     SELECT * INTO other FROM insta_ids_internal.code_of_others(objects, class);
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('%s belongs to role %I', other.object, other.role),
+        RAISE insufficient_privilege USING MESSAGE = format('%s belongs to role %I', other.object, other.role),
             DETAIL = 'The call would run code of that role with your rights.',
             HINT = format('Log in as role %I. If you trust the code, change its owner: ALTER %s %s OWNER TO CURRENT_USER.',
                 other.role, upper(other.type), other.identity);

@@ -18,9 +18,7 @@ BEGIN
     IF (SELECT insta_ids_internal.is_older(insta_ids_internal.library_version(), extversion)
         FROM pg_catalog.pg_extension WHERE extname = 'insta_ids')
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'the server still runs an older library of insta_ids',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'the server still runs an older library of insta_ids',
             HINT = 'Restart the server.';
     END IF;
 END

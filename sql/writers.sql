@@ -12,9 +12,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_writer_change() RETURNS tri
 AS $$
 BEGIN
     IF NOT insta_ids_internal.is_superuser() THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'must be superuser to change the writer slot of a database';
+        RAISE insufficient_privilege USING MESSAGE = 'must be superuser to change the writer slot of a database';
     END IF;
     RETURN NULL;
 END
@@ -43,8 +41,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_writer_slot() RETURNS void
 AS $$
 BEGIN
     IF insta_ids.writer_slot() <> insta_ids_internal.acquired_slot() THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('writer slot %s has not been taken in this database', insta_ids.writer_slot()),
             DETAIL = format('The server has it by "insta_ids.writer_slot"; the database has %s.', insta_ids_internal.acquired_slot()),
             HINT = 'If no server has minted its ids yet: SELECT insta_ids.acquire_writer_slot(''-infinity'').';
@@ -66,8 +63,7 @@ BEGIN
     IF until IS NULL AND slot <> taken
         AND (NOT EXISTS (SELECT FROM insta_ids_internal.writer) OR NOT insta_ids_internal.is_part_of_slot(slot, taken))
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'null_value_not_allowed',
+        RAISE null_value_not_allowed USING
             MESSAGE = format('time until which ids of writer slot %s were minted must be given', slot),
             DETAIL = format('This database has slot %s, so other servers may have minted them.', taken),
             HINT = format('On each that did, when it has another slot: SELECT insta_ids.release_writer_slot(%L). Where it will not'
@@ -96,9 +92,7 @@ BEGIN
         -- The transaction that has taken a slot may still be rolled back.
         OR EXISTS (SELECT FROM insta_ids_internal.writer w WHERE w.taken_by = pg_current_xact_id_if_assigned())
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('ids of writer slot %s are minted here', slot),
+        RAISE object_in_use USING MESSAGE = format('ids of writer slot %s are minted here', slot),
             DETAIL = format('This server has slot %s, and this database has taken %s.', own, taken),
             HINT = 'Set another insta_ids.writer_slot in postgresql.conf, restart the server, and take that, in a transaction'
                 || ' before: SELECT insta_ids.acquire_writer_slot().';

@@ -8,6 +8,7 @@ AS $$
 DECLARE
     -- A baseline has the number of the last migration that it replaced.
     until CONSTANT integer := CASE WHEN migrated_to IS NOT NULL THEN coalesce(
+        (SELECT m.number FROM insta_ids_internal.migration m WHERE m.name = migrated_to),
         (SELECT m.number FROM insta_ids_internal.former_migration f
          JOIN insta_ids_internal.migration m ON m.number = f.number
          WHERE f.name = migrated_to AND f.squashed_into IS NOT NULL ORDER BY f.ended_at DESC LIMIT 1),
@@ -21,9 +22,7 @@ BEGIN
     -- Waits for another session that creates the shard.
     INSERT INTO insta_ids_internal.shard (shard) VALUES (register_shard.shard) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_object',
-            MESSAGE = format('shard %s already exists', shard);
+        RAISE duplicate_object USING MESSAGE = format('shard %s already exists', shard);
     END IF;
     -- The lock keeps other sessions from replacing a migration that is recorded as applied here.
     INSERT INTO insta_ids_internal.shard_migration (shard, migration)
@@ -53,7 +52,7 @@ BEGIN
     PERFORM insta_ids_internal.must_advance_clock(insta_ids_internal.id_time(newest, layout));
     is_done := true;
     -- The rollback releases the locks of reading.
-    RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
+    RAISE triggered_action_exception;
 EXCEPTION
     WHEN triggered_action_exception THEN
         IF NOT is_done THEN
@@ -147,9 +146,7 @@ BEGIN
         lock_timeout);
     stopped_at := clock_timestamp();
     IF insta_ids_internal.minting_state(schema) IS DISTINCT FROM examined.state THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'serialization_failure',
-            MESSAGE = format('schema %s was changed while adopt examined it', schema),
+        RAISE serialization_failure USING MESSAGE = format('schema %s was changed while adopt examined it', schema),
             HINT = 'Call again.';
     END IF;
     -- Writers may have added rows since, so the quick checks are repeated.

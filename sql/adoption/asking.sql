@@ -49,8 +49,7 @@ DECLARE
         ORDER BY r.rolname LIMIT 1);
 BEGIN
     IF other IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
+        RAISE insufficient_privilege USING
             MESSAGE = format('it belongs to %I, and other objects of its schema to %I, whose code it could run',
                 pg_get_userbyid(owner), other),
             HINT = format('Let all of schema %s belong to one role, apart from superusers.', schema);
@@ -68,9 +67,7 @@ DECLARE
     is_super CONSTANT boolean := (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = called.proowner);
 BEGIN
     IF is_super AND called.prosecdef THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'it is SECURITY DEFINER and belongs to a superuser',
+        RAISE insufficient_privilege USING MESSAGE = 'it is SECURITY DEFINER and belongs to a superuser',
             HINT = format('Give it to another role: ALTER FUNCTION %s OWNER TO ...', function);
     ELSIF is_super THEN
         RETURN insta_ids_internal.create_stand_in(function, schema);
@@ -130,7 +127,7 @@ BEGIN
     id := insta_ids_internal.call_function(function, role, arguments);
     ended := clock_timestamp();
     IF id IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'it returned NULL';
+        RAISE null_value_not_allowed USING MESSAGE = 'it returned NULL';
     END IF;
     SELECT coalesce(array_agg(t.sequence ORDER BY t.sequence), '{}'), max(t.value) INTO sequences, value
     FROM insta_ids_internal.taken_values() t
@@ -248,7 +245,7 @@ BEGIN
             reason := coalesce(reason, 'It mints an id for a NULL, where next_id returns NULL.');
         END IF;
         is_done := true;
-        RAISE EXCEPTION USING ERRCODE = 'triggered_action_exception';
+        RAISE triggered_action_exception;
     EXCEPTION
         WHEN OTHERS THEN
             IF NOT is_done THEN

@@ -114,9 +114,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_portable(function regproce
 AS $$
 BEGIN
     IF function <> ALL (insta_ids_internal.portable_functions('next_id')) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('function %s is not next_id of portable.sql', function),
+        RAISE invalid_parameter_value USING MESSAGE = format('function %s is not next_id of portable.sql', function),
             HINT = 'Install portable.sql of this version of the extension.';
     END IF;
 END

@@ -64,9 +64,7 @@ DECLARE
     name CONSTANT name := insta_ids.schema_of(shard);
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = schema AND n.nspname = name) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_schema_name',
-            MESSAGE = format('schema %s does not have the name of shard %s', schema, shard),
+        RAISE invalid_schema_name USING MESSAGE = format('schema %s does not have the name of shard %s', schema, shard),
             DETAIL = format('The schema of shard %s is called %I.', shard, name),
             HINT = format('Rename it: ALTER SCHEMA %s RENAME TO %I.', schema, name);
     END IF;
@@ -89,9 +87,7 @@ DECLARE
 BEGIN
     FOR next IN SELECT * FROM insta_ids_internal.minting_functions(schema) f WHERE NOT f.native AND f.reason IS NULL LOOP
         IF NOT pg_has_role(next.owner, 'MEMBER') THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'insufficient_privilege',
-                MESSAGE = format('must be owner of function %s', next.function);
+            RAISE insufficient_privilege USING MESSAGE = format('must be owner of function %s', next.function);
         END IF;
         CONTINUE WHEN next.known;
         class := insta_ids_internal.function_class(next.text, schema, shard);
@@ -175,15 +171,11 @@ BEGIN
     reasons := array_remove(reasons || functions.reasons || rows.reasons, NULL);
     hints := array_remove(functions.hints || rows.hints, NULL);
     IF reasons <> '{}' AND hints <> '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
             DETAIL = array_to_string(reasons, E'\n'),
             HINT = array_to_string(hints, E'\n');
     ELSIF reasons <> '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('schema %s cannot be adopted as shard %s', schema, shard),
             DETAIL = array_to_string(reasons, E'\n');
     END IF;
 END
@@ -198,9 +190,7 @@ BEGIN
     IF newest IS NULL OR newest < clock_timestamp() + interval '100 ms' THEN
         RETURN false;
     ELSIF NOT has_function_privilege('insta_ids.advance_clock(timestamptz)', 'EXECUTE') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'newest id is of the future',
+        RAISE insufficient_privilege USING MESSAGE = 'newest id is of the future',
             DETAIL = format('Its time is %s.', newest),
             HINT = 'Wait until then, or let a superuser adopt the schema.';
     END IF;

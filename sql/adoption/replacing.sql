@@ -38,9 +38,7 @@ BEGIN
         ahead := until - clock_timestamp();
         EXIT WHEN ahead <= interval '0';
         IF ahead > interval '5 s' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('clock is %s behind the newest id', ahead),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('clock is %s behind the newest id', ahead),
                 HINT = 'Call again when the clock has passed the newest id.';
         END IF;
         -- The clock may be set during the wait, so it is read again soon.
@@ -101,8 +99,7 @@ BEGIN
     IF NOT EXISTS (
         SELECT FROM pg_proc p WHERE p.oid = function AND p.pronamespace = old.pronamespace AND p.proname = old.proname)
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'serialization_failure',
+        RAISE serialization_failure USING
             MESSAGE = format('function %s.%I was changed while it was replaced', old.pronamespace::regnamespace, old.proname),
             HINT = 'Call again.';
     END IF;

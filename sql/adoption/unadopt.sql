@@ -29,9 +29,7 @@ DECLARE
          FROM unnest(ARRAY[insta_ids_internal.acquired_slot(), insta_ids.writer_slot()]) s (slot) WHERE s.slot <> '0/1' LIMIT 1));
 BEGIN
     IF reasons <> '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('schema %s cannot be unadopted', schema),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('schema %s cannot be unadopted', schema),
             DETAIL = array_to_string(reasons, E'\n');
     END IF;
 END
@@ -49,9 +47,7 @@ BEGIN
         shard, format('%I.table_id_seq', insta_ids.schema_of(shard))::regclass, (insta_ids_internal.require_config()).layout);
     ahead := (SELECT c.ahead FROM insta_ids.clock() c);
     IF ahead > interval '2 s' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('time of ids is ahead of the clock by %s', ahead),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('time of ids is ahead of the clock by %s', ahead),
             DETAIL = 'The published function uses the clock, so it could repeat ids.',
             HINT = 'Call again when the clock has reached the time of ids.';
     END IF;
@@ -83,9 +79,7 @@ BEGIN
     FROM insta_ids_internal.shard s
     WHERE s.shard = (SELECT h.shard FROM insta_ids_internal.shard_schema h WHERE h.oid = unadopt.schema) FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('schema %s is not a shard', schema);
+        RAISE undefined_object USING MESSAGE = format('schema %s is not a shard', schema);
     END IF;
     PERFORM insta_ids_internal.require_can_unadopt(schema, number);
     PERFORM insta_ids_internal.create_shard_functions(number);

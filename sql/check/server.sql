@@ -261,8 +261,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_sound(total integer, f
 AS $$
 BEGIN
     IF failed > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'check_violation',
+        RAISE check_violation USING
             MESSAGE = format('%s of %s shards have ids that should not be there, or could not be read', failed, total),
             DETAIL = 'A warning tells of each column or table.';
     END IF;

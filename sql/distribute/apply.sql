@@ -9,9 +9,7 @@ DECLARE
 BEGIN
     EXECUTE query INTO lost;
     IF lost IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'data_exception',
-            MESSAGE = format('a row of table %s has no shard', going.source),
+        RAISE data_exception USING MESSAGE = format('a row of table %s has no shard', going.source),
             DETAIL = format('The row with the primary key %s refers to no row of table %s.', lost, going.parent),
             HINT = 'Mend or delete the row, and call again.';
     END IF;

@@ -17,8 +17,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_truncate() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'object_in_use',
+    RAISE object_in_use USING
         MESSAGE = format('table %I.%I is being distributed, and cannot be truncated', TG_TABLE_SCHEMA, TG_TABLE_NAME),
         HINT = 'Delete its rows, or call insta_ids.distribute_abort() first.';
 END
@@ -184,8 +183,7 @@ BEGIN
             LIMIT 1);
     END IF;
     IF altered IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
+        RAISE object_in_use USING
             MESSAGE = format('%s belongs to a table that is being distributed, and cannot be altered', altered),
             HINT = 'See insta_ids.distributions, or call insta_ids.distribute_abort() first.';
     END IF;

@@ -81,9 +81,7 @@ BEGIN
     END LOOP;
     DROP TABLE pg_temp.insta_ids_survey;
     IF differing > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'data_corrupted',
-            MESSAGE = format('rows of table %s are not the same in %s shards', going.source, differing),
+        RAISE data_corrupted USING MESSAGE = format('rows of table %s are not the same in %s shards', going.source, differing),
             DETAIL = array_to_string(different, E'\n'),
             HINT = 'Another session has written to tables of the shards, or a trigger or partition of the source was dropped. Begin again after insta_ids.distribute_abort().';
     END IF;

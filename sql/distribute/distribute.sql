@@ -12,9 +12,7 @@ BEGIN
         FROM insta_ids_internal.distribution d CROSS JOIN LATERAL insta_ids_internal.obstacles_of(d) o (reason)
         WHERE d.step = 'registered' ORDER BY d.number) || ARRAY(SELECT insta_ids_internal.obstacles_between());
     IF cardinality(reasons) > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'the registered tables cannot be distributed together',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'the registered tables cannot be distributed together',
             DETAIL = array_to_string(reasons, E'\n');
     END IF;
 END
@@ -29,9 +27,7 @@ DECLARE
     needed bigint := 1000;
 BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'no table is registered',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'no table is registered',
             HINT = 'Call insta_ids.distribute_table() for each table.';
     END IF;
     PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
@@ -46,9 +42,7 @@ BEGIN
             WHERE i.indrelid = to_regclass(insta_ids_internal.target_in(d.target, 0))) * c.shards) INTO needed
     FROM insta_ids_internal.distribution d, insta_ids_internal.config c;
     IF needed > room THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
-            MESSAGE = 'distributing these tables needs more locks than the server has',
+        RAISE configuration_limit_exceeded USING MESSAGE = 'distributing these tables needs more locks than the server has',
             DETAIL = format('It needs %s, and the server has %s.', needed, room),
             HINT = format('Set max_locks_per_transaction = %s in postgresql.conf, and restart the server.',
                 ceil(current_setting('max_locks_per_transaction')::numeric * needed / room));
@@ -72,8 +66,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_distribution(sources 
 AS $$
 BEGIN
     IF insta_ids_internal.distribution_sources() <> sources THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'another session has ended this distribution, or begun another one';
     END IF;
     PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
@@ -106,11 +99,9 @@ DECLARE
     pause_ms CONSTANT bigint := extract(epoch FROM pause) * 1000;
 BEGIN
     IF num_nulls(batch, pause, lock_timeout) > 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'batch, pause and lock_timeout must be given';
+        RAISE null_value_not_allowed USING MESSAGE = 'batch, pause and lock_timeout must be given';
     ELSIF batch < 1 OR pause_ms NOT BETWEEN 0 AND 3600000 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('batch of %s rows or pause of %s is out of range', batch, pause),
+        RAISE invalid_parameter_value USING MESSAGE = format('batch of %s rows or pause of %s is out of range', batch, pause),
             DETAIL = 'A batch has at least 1 row, and a pause is from 0 to 1 hour.';
     END IF;
     RETURN pause_ms;

@@ -262,9 +262,7 @@ BEGIN
         AND (c.relowner <> owner OR NOT pg_has_role(c.relowner, 'USAGE') OR c.oid = going.changes AND c.relkind <> 'r')
     ORDER BY c.oid LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('table %s belongs to role %s', owned.relation, owned.role),
+        RAISE insufficient_privilege USING MESSAGE = format('table %s belongs to role %s', owned.relation, owned.role),
             DETAIL = 'A table and those of the shards that get its rows must belong to one role, whose rights you have.',
             HINT = 'Log in as the role that owns the table and its shards'' tables. It needs insta_ids.grant_provisioning().';
     END IF;
@@ -279,14 +277,12 @@ DECLARE
     reasons text[];
 BEGIN
     IF num_nulls(source, key) > 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'table and key must be given';
+        RAISE null_value_not_allowed USING MESSAGE = 'table and key must be given';
     END IF;
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_config();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'registered') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('table %s comes too late', source),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('table %s comes too late', source),
             DETAIL = 'Other tables are being distributed already, and all of them go together.',
             HINT = 'Call insta_ids.distribute_abort(), or wait until insta_ids.distribute_finish().';
     END IF;
@@ -297,17 +293,14 @@ BEGIN
     PERFORM insta_ids_internal.order_distribution();
     SELECT * INTO going FROM insta_ids_internal.distribution d WHERE d.source = distribute_table.source;
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.target = going.target AND d.source <> going.source) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_object',
+        RAISE duplicate_object USING
             MESSAGE = format('table "%s" of the shards gets rows of another table already', going.target),
             HINT = 'Name the target.';
     END IF;
     PERFORM insta_ids_internal.require_distributable(going);
     reasons := ARRAY(SELECT insta_ids_internal.obstacles_of(going));
     IF cardinality(reasons) > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('table %s cannot be distributed', source),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('table %s cannot be distributed', source),
             DETAIL = array_to_string(reasons, E'\n');
     END IF;
 END

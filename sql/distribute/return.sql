@@ -115,9 +115,7 @@ BEGIN
     EXECUTE format('SELECT ROW(%s)::text AS key, array_agg(r.insta_ids_shard ORDER BY r.insta_ids_shard) AS shards FROM %s r'
         || ' GROUP BY %1$s HAVING count(*) > 1 LIMIT 1', insta_ids_internal.column_list(key, 'r.'), returned) INTO twice;
     IF twice.shards IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'unique_violation',
-            MESSAGE = format('table %s cannot have the primary key %s twice', going.source, twice.key),
+        RAISE unique_violation USING MESSAGE = format('table %s cannot have the primary key %s twice', going.source, twice.key),
             DETAIL = format('Shards %s have a row with it.', array_to_string(twice.shards, ' and ')),
             HINT = 'Give one of the rows another key, or delete it, and call again.';
     END IF;
@@ -247,9 +245,7 @@ BEGIN
     PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
     is_switched := EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched');
     IF is_switched AND EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE NOT d.has_way_back) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'writers were switched to the shards without a way back',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'writers were switched to the shards without a way back',
             HINT = 'Call insta_ids.distribute_finish().';
     END IF;
     -- A table of which nothing was copied yet stays unlocked.

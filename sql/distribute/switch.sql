@@ -5,8 +5,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_distributed_write() RETURNS
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'read_only_sql_transaction',
+    RAISE read_only_sql_transaction USING
         MESSAGE = format('rows of table %I.%I have gone to the shards', TG_TABLE_SCHEMA, TG_TABLE_NAME),
         HINT = format('Write to table "%s" of the row''s shard.', TG_ARGV[0]);
 END
@@ -143,37 +142,29 @@ DECLARE
 BEGIN
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
         IF going.step = 'switched' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = 'writers have been switched to the shards already',
+            RAISE object_not_in_prerequisite_state USING MESSAGE = 'writers have been switched to the shards already',
                 HINT = 'Call insta_ids.distribute_finish(), or insta_ids.distribute_abort() to go back.';
         ELSIF going.step <> 'copied' OR going.verified_at IS NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('table %s is not copied and compared yet', going.source),
                 HINT = 'CALL insta_ids.distribute().';
         END IF;
         EXECUTE format('SELECT count(*) FROM (SELECT FROM %s LIMIT %s) c', going.changes, most + 1) INTO changes;
         IF changes > most THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('more than %s changes of table %s are not in the shards yet', most, going.source),
                 DETAIL = 'Writers would wait until they are.',
                 HINT = 'CALL insta_ids.distribute(), and switch soon after.';
         END IF;
         reason := insta_ids_internal.obstacle_to_return(going);
         IF way_back AND reason IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('there is no way back for table %s', going.source),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('there is no way back for table %s', going.source),
                 DETAIL = reason,
                 HINT = 'Switch without a way back: SELECT insta_ids.distribute_switch(way_back => false).';
         END IF;
         reason := (SELECT min(o) FROM insta_ids_internal.obstacles_in_source(going) o);
         IF reason IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('table %s cannot be distributed', going.source),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('table %s cannot be distributed', going.source),
                 DETAIL = reason;
         END IF;
     END LOOP;
@@ -239,9 +230,7 @@ BEGIN
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'switched') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'writers have not been switched to the shards',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'writers have not been switched to the shards',
             HINT = 'SELECT insta_ids.distribute_switch(), or insta_ids.distribute_abort() to leave the tables as they are.';
     END IF;
     PERFORM insta_ids_internal.lock_relations(

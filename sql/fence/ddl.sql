@@ -102,9 +102,7 @@ AS $$
 BEGIN
     -- Functions name those of the extension with the schema.
     IF tag = 'ALTER SCHEMA' AND to_regnamespace('insta_ids') IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'dependent_objects_still_exist',
-            MESSAGE = 'schema insta_ids cannot be renamed',
+        RAISE dependent_objects_still_exist USING MESSAGE = 'schema insta_ids cannot be renamed',
             DETAIL = 'Functions of the extension insta_ids look for it by this name.';
     ELSIF insta_ids_internal.is_restoring() THEN
         RETURN;
@@ -136,18 +134,14 @@ BEGIN
     END IF;
     SELECT * INTO altered FROM insta_ids_internal.altered_object(event, shards, schemas);
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
+        RAISE object_in_use USING MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered.shard),
             DETAIL = format('%s belongs to the shard.', upper(left(altered.object, 1)) || substr(altered.object, 2)),
             HINT = insta_ids_internal.hint_to_alter(altered.shard);
     END IF;
     -- The publication of a move says which rows reach the target.
     publication := insta_ids_internal.altered_publication(event);
     IF publication IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('publication "%s" is of a move, and cannot be altered', publication),
+        RAISE object_in_use USING MESSAGE = format('publication "%s" is of a move, and cannot be altered', publication),
             DETAIL = 'Rows would not reach the other server.',
             HINT = 'Try again when its shards have moved: see insta_ids.moves.';
     END IF;
@@ -166,9 +160,7 @@ DECLARE
         SELECT min(f.shard) FROM insta_ids_internal.fenced_schemas() f WHERE f.schema = ANY (schemas));
 BEGIN
     IF altered IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
+        RAISE object_in_use USING MESSAGE = format('shard %s moves or is fenced, and cannot be altered', altered),
             HINT = insta_ids_internal.hint_to_alter(altered);
     END IF;
 END

@@ -60,9 +60,7 @@ BEGIN
             WHEN lock_not_available OR deadlock_detected THEN NULL;
         END;
         IF insta_ids_internal.steady_ms() > gives_up_at THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'lock_not_available',
-                MESSAGE = format('could not lock the tables and sequences of %s', what),
+            RAISE lock_not_available USING MESSAGE = format('could not lock the tables and sequences of %s', what),
                 DETAIL = format('%s is in use%s.', wanted, (
                     SELECT ' by ' || string_agg(DISTINCT coalesce('process ' || l.pid,
                         format('prepared transaction "%s"', x.gid)), ', ')
@@ -103,9 +101,7 @@ BEGIN
     LEFT JOIN insta_ids_internal.shard_schema p ON p.oid = pc.relnamespace AND p.shard = ANY (shards)
     WHERE c.shard IS DISTINCT FROM p.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s shares rows with another schema', shared.shard),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s shares rows with another schema', shared.shard),
             DETAIL = format('Table %s is a partition or child of %s.', shared.child, shared.parent),
             HINT = 'Detach the partition, or end the inheritance.';
     END IF;
@@ -132,9 +128,7 @@ BEGIN
     FROM tree t JOIN pg_class c ON c.oid = t.oid CROSS JOIN LATERAL insta_ids_internal.not_in_heap(c.oid, c.relkind, c.relam) n (what)
     WHERE n.what IS NOT NULL AND NOT (is_fence AND n.what = 'foreign table') ORDER BY c.oid LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('rows of table %s are not in its heap', strange.relation),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('rows of table %s are not in its heap', strange.relation),
             DETAIL = format('It is a %s. Its rows cannot be read or locked here.', strange.what),
             HINT = hint;
     END IF;
@@ -243,9 +237,7 @@ BEGIN
     PERFORM FROM insta_ids_internal.shard s WHERE s.shard = ANY (shards) ORDER BY s.shard FOR UPDATE;
     missing := (SELECT min(n) FROM unnest(shards) n WHERE NOT EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = n));
     IF missing IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('shard %s does not exist', missing);
+        RAISE undefined_object USING MESSAGE = format('shard %s does not exist', missing);
     END IF;
 END
 $$;

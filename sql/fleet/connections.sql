@@ -52,8 +52,7 @@ BEGIN
         DO $do$
         BEGIN
             IF NOT EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'insta_ids') THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
+                RAISE object_not_in_prerequisite_state USING
                     MESSAGE = 'database of the node does not have the extension insta_ids',
                     HINT = 'Correct the connection string by insta_ids.add_node(), or CREATE EXTENSION insta_ids there.';
             END IF;
@@ -72,8 +71,7 @@ DECLARE
 BEGIN
     IF there IS DISTINCT FROM node::text THEN
         PERFORM insta_ids_internal.disconnect_node(connection);
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('connection string of node "%s" leads to another server', node),
             DETAIL = coalesce(format('That server is node "%s".', there), 'That server has no name.'),
             HINT = 'Correct the connection string by insta_ids.add_node(), or insta_ids.node in postgresql.conf there.';
@@ -180,7 +178,7 @@ DECLARE
     asked_at timestamptz;
 BEGIN
     IF NOT insta_ids_internal.is_superuser() THEN
-        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = 'must be superuser to ask the nodes of the map';
+        RAISE insufficient_privilege USING MESSAGE = 'must be superuser to ask the nodes of the map';
     END IF;
     -- Each task only begins something in all nodes, so that they work at the same time.
     FOREACH task IN ARRAY '{connect,greet,ask,answer}'::text[] LOOP

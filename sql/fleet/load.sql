@@ -107,9 +107,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_sample(sample interval) RE
 AS $$
 BEGIN
     IF sample NOT BETWEEN interval '10 ms' AND interval '1 day' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('sample cannot take %s', sample),
+        RAISE invalid_parameter_value USING MESSAGE = format('sample cannot take %s', sample),
             DETAIL = 'It can take from 10 ms to 1 day.';
     END IF;
 END

@@ -9,9 +9,7 @@ BEGIN
         SELECT s.shard FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last ORDER BY s.shard));
     UPDATE insta_ids_internal.shard s SET is_pinned = pin_shards.is_pinned WHERE s.shard BETWEEN first AND last;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('no shard from %s to %s is here', first, last),
+        RAISE undefined_object USING MESSAGE = format('no shard from %s to %s is here', first, last),
             HINT = 'Call this on the node that has the shards.';
     END IF;
 END
@@ -40,9 +38,7 @@ DECLARE
     asked record;
 BEGIN
     IF NOT is_rate AND by NOT IN ('bytes', 'rows', 'shards') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('shards cannot be balanced by "%s"', by),
+        RAISE invalid_parameter_value USING MESSAGE = format('shards cannot be balanced by "%s"', by),
             DETAIL = 'They can be by bytes, rows, shards, ids, inserted, updated, deleted or read.';
     END IF;
     IF is_rate THEN
@@ -55,9 +51,7 @@ BEGIN
     FOR asked IN SELECT * FROM insta_ids_internal.ask_fleet(question, NULL::insta_ids_internal.node_report) LOOP
         CONTINUE WHEN asked.node = ANY (exclude);
         IF asked.reason IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('node "%s" does not answer', asked.node),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('node "%s" does not answer', asked.node),
                 DETAIL = asked.reason,
                 HINT = format('Mend that, or leave the node as it is: exclude => ARRAY[%L].', asked.node);
         END IF;
@@ -96,13 +90,9 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_node(d.node) FROM unnest(drain || exclude) d (node);
     IF drain && exclude THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'a node cannot be drained and excluded';
+        RAISE invalid_parameter_value USING MESSAGE = 'a node cannot be drained and excluded';
     ELSIF threshold NOT BETWEEN 0 AND 10 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('threshold cannot be %s', threshold),
+        RAISE invalid_parameter_value USING MESSAGE = format('threshold cannot be %s', threshold),
             DETAIL = 'It can be from 0 to 10: by how much of the average a node may have more or less than that.';
     END IF;
     shards := (SELECT coalesce(jsonb_agg(l), '[]') FROM insta_ids_internal.loads_of_fleet(by, exclude, sample) l);
@@ -182,9 +172,7 @@ DECLARE
     stuck record;
 BEGIN
     IF cardinality(drain) > 0 AND takers = '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'no node takes the shards',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'no node takes the shards',
             HINT = 'Add one by insta_ids.add_node(), or give one a weight.';
     END IF;
     WITH known AS (
@@ -196,9 +184,7 @@ BEGIN
         AND (k.is_pinned OR takers <@ ARRAY(SELECT r.node FROM known r WHERE r.is_left AND r.shard = k.shard))
     ORDER BY k.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s cannot leave node "%s"', stuck.shard, stuck.node),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s cannot leave node "%s"', stuck.shard, stuck.node),
             DETAIL = CASE
                 WHEN stuck.is_pinned THEN 'It is pinned there, or it is fenced or moving.'
                 ELSE 'Each other node still has the schema that the shard left there.' END,

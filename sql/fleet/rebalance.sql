@@ -36,13 +36,9 @@ DECLARE
     steps jsonb;
 BEGIN
     IF num_nulls(by, threshold, drain, exclude, sample, at_once, max_pause, ignore_dependents) > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'null_value_not_allowed',
-            MESSAGE = format('no argument of %s can be NULL', command);
+        RAISE null_value_not_allowed USING MESSAGE = format('no argument of %s can be NULL', command);
     ELSIF at_once < 1 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('%s moves cannot run at once', at_once),
+        RAISE invalid_parameter_value USING MESSAGE = format('%s moves cannot run at once', at_once),
             DETAIL = 'It must be at least one.';
     END IF;
     steps := insta_ids_internal.moves_of_fleet(exclude);
@@ -108,8 +104,7 @@ DECLARE
     total CONSTANT integer := jsonb_array_length(carrying.steps);
 BEGIN
     IF carrying.failed <> '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('%s of %s moves were not made', total - carrying.done, total),
             DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, rtrim(f.value, '.')), ' ' ORDER BY f.key)
                 FROM jsonb_each_text(carrying.failed) f),
@@ -200,8 +195,7 @@ BEGIN
             WHERE d.shard::integer BETWEEN range.first AND range.last)
         GROUP BY n.node, n.ord, n.weight ORDER BY coalesce(sum(a.last - a.first + 1), 0) / nullif(n.weight, 0), n.ord LIMIT 1;
         IF NOT FOUND THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('no node takes the range of shards from %s to %s', range.first, range.last),
                 DETAIL = format('Node "%s" has no shard of it, and at least one has left each node that takes shards.', own),
                 HINT = format('On node "%s", assign them in parts: insta_ids.assign().', own);

@@ -6,9 +6,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_lease_change() RETURNS trig
 AS $$
 BEGIN
     IF TG_OP <> 'INSERT' OR NOT insta_ids_internal.is_superuser() THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'lease cannot be changed',
+        RAISE insufficient_privilege USING MESSAGE = 'lease cannot be changed',
             DETAIL = 'Without it, ids could be generated again after a crash.',
             HINT = 'To raise the time of ids, as a superuser: SELECT insta_ids.advance_clock(...).';
     END IF;

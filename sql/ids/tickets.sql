@@ -8,31 +8,21 @@ DECLARE
     longest integer := current_setting('max_identifier_length');
 BEGIN
     IF name = '' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'name of a ticket server is empty';
+        RAISE invalid_parameter_value USING MESSAGE = 'name of a ticket server is empty';
     END IF;
     IF octet_length(sequence) > longest THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('name of ticket server "%s" is too long', name),
+        RAISE invalid_parameter_value USING MESSAGE = format('name of ticket server "%s" is too long', name),
             DETAIL = format('It has %s bytes, and can have %s.', octet_length(name), longest - length('ticket_'));
     END IF;
     IF servers < 1 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('number of ticket servers %s is less than 1', servers);
+        RAISE invalid_parameter_value USING MESSAGE = format('number of ticket servers %s is less than 1', servers);
     END IF;
     IF server NOT BETWEEN 1 AND servers THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('ticket server number %s is out of range', server),
+        RAISE invalid_parameter_value USING MESSAGE = format('ticket server number %s is out of range', server),
             DETAIL = format('Ticket servers are numbered from 1 to %s.', servers);
     END IF;
     IF bits NOT IN (32, 64) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('tickets cannot have %s bits', bits),
+        RAISE invalid_parameter_value USING MESSAGE = format('tickets cannot have %s bits', bits),
             DETAIL = 'Tickets have 32 or 64 bits.';
     END IF;
     EXECUTE format(
@@ -41,9 +31,7 @@ BEGIN
 EXCEPTION
     -- The second error occurs if two sessions create the same ticket server at once.
     WHEN duplicate_table OR unique_violation THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_object',
-            MESSAGE = format('ticket server "%s" already exists', name);
+        RAISE duplicate_object USING MESSAGE = format('ticket server "%s" already exists', name);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.create_ticket_server(text, integer, integer, integer) IS

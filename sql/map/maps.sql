@@ -111,9 +111,7 @@ DECLARE
     own CONSTANT bigint := coalesce((SELECT m.version FROM insta_ids_internal.map m), 0);
 BEGIN
     IF version NOT BETWEEN 0 AND own + 1000000000 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'numeric_value_out_of_range',
-            MESSAGE = format('version %s of the map is out of range', version),
+        RAISE numeric_value_out_of_range USING MESSAGE = format('version %s of the map is out of range', version),
             DETAIL = format('The map here has version %s. Another one can be up to 1000000000 versions ahead.', own);
     END IF;
 END
@@ -130,16 +128,12 @@ BEGIN
     IF (config.shards, config.prefix, config.layout::text)
         IS DISTINCT FROM ((map ->> 'shards')::integer, (map ->> 'prefix')::name, map ->> 'layout')
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'map is of other shards than this database''s',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'map is of other shards than this database''s',
             DETAIL = format('It has %s, with the prefix "%s" and the layout "%s"; here are %s, with "%s" and "%s".',
                 map ->> 'shards', map ->> 'prefix', map ->> 'layout', config.shards, config.prefix, config.layout);
     ELSIF map -> 'ranges' = '[]' THEN
         -- Without any assignment, each server would have all shards.
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'map has no shard on any node',
+        RAISE invalid_parameter_value USING MESSAGE = 'map has no shard on any node',
             HINT = 'Say where they are, on the server that it comes from: SELECT insta_ids.assign(first, last, node).';
     END IF;
     IF EXISTS (SELECT FROM insta_ids_internal.read_assignments(map -> 'ranges') r WHERE num_nulls(r.first, r.last, r.node, r.version) > 0)
@@ -149,9 +143,7 @@ BEGIN
         OR EXISTS (
             SELECT FROM jsonb_to_recordset(map -> 'dropped_nodes') n (node text, version bigint) WHERE num_nulls(n.node, n.version) > 0)
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'map is not complete',
+        RAISE invalid_parameter_value USING MESSAGE = 'map is not complete',
             DETAIL = 'Each range must have a first and a last shard, a node and a version; each node a name, a connection string,'
                 || ' a number, a weight and a version; each dropped node a name and a version.';
     END IF;
@@ -162,9 +154,7 @@ BEGIN
         UNION SELECT r.version FROM insta_ids_internal.read_assignments(map -> 'ranges') r);
     PERFORM insta_ids_internal.require_map_version(v) FROM unnest(versions) v;
     IF (map -> 'version')::bigint < ANY (versions) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'map has a newer version inside than its own',
+        RAISE invalid_parameter_value USING MESSAGE = 'map has a newer version inside than its own',
             HINT = 'Take it from insta_ids.shard_map().';
     END IF;
 END
@@ -200,8 +190,7 @@ BEGIN
     WHERE o.node <> t.node AND o.first <= t.last AND t.first <= o.last
     ORDER BY 1 LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('maps contradict each other about shard %s', conflict.shard),
             DETAIL = format('Since version %s, it is on node "%s" here, and on node "%s" there.',
                 conflict.version, conflict.our_node, conflict.their_node),
@@ -215,8 +204,7 @@ BEGIN
         ON t.node -> 'node' = o.node -> 'node' AND t.node -> 'version' = o.node -> 'version' AND t.node <> o.node
     ORDER BY 1 LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('maps contradict each other about node "%s"', conflict.node),
             DETAIL = format('Both changed it in version %s.', conflict.version),
             HINT = format('If it is as here, there: %s. If not, here: %s.', conflict.ours, conflict.theirs);
@@ -225,8 +213,7 @@ BEGIN
     FROM jsonb_to_recordset(merged -> 'nodes') n (node text, ord integer)
     GROUP BY n.ord HAVING count(*) > 1 LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('nodes "%s" and "%s" have the same number %s', conflict.node, conflict.other, conflict.ord),
             DETAIL = 'They were added on different servers.',
             HINT = 'Give one of them another number, where it was added: SELECT insta_ids.add_node(node, dsn, ord => ...).';
@@ -246,9 +233,7 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     IF map -> 'format' IS DISTINCT FROM '1' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'map is not of format 1',
+        RAISE invalid_parameter_value USING MESSAGE = 'map is not of format 1',
             HINT = 'Take it from insta_ids.shard_map() of a server with this version of insta_ids.';
     ELSIF (
         SELECT count(*) FROM (VALUES
@@ -256,9 +241,7 @@ BEGIN
             ('dropped_nodes', 'array'), ('ranges', 'array')) k (key, type)
         WHERE jsonb_typeof(map -> k.key) = k.type) < 7
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'map is not complete',
+        RAISE invalid_parameter_value USING MESSAGE = 'map is not complete',
             DETAIL = 'It must have a version, shards, prefix, layout, nodes, dropped_nodes and ranges.';
     END IF;
     LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;

@@ -25,9 +25,7 @@ DECLARE
     node name := insta_ids.this_node();
 BEGIN
     IF node IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'this server has no name among the nodes',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'this server has no name among the nodes',
             HINT = 'Set insta_ids.node in postgresql.conf, and restart the server.';
     END IF;
     RETURN node;
@@ -43,9 +41,7 @@ BEGIN
     PERFORM insta_ids_internal.forget_map();
     IF TG_TABLE_NAME <> 'assignment' THEN
         IF NOT insta_ids_internal.is_superuser() THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'insufficient_privilege',
-                MESSAGE = 'must be superuser to change the nodes of the map',
+            RAISE insufficient_privilege USING MESSAGE = 'must be superuser to change the nodes of the map',
                 DETAIL = 'Superusers connect to the nodes.';
         END IF;
         PERFORM insta_ids_internal.require_safe_dsn(n.dsn) FROM insta_ids_internal.node n;
@@ -92,23 +88,17 @@ BEGIN
     IF dsn ~* $re$(^|[^a-z_])(password|sslpassword|scram_client_key|scram_server_key|oauth_client_secret)\s*=$re$
         OR dsn ~ '^postgres(ql)?://' AND (dsn ~ '^[^:]*://[^/@]*:[^/@]*@' OR dsn ~ '[?&][^=&]*%[^=&]*=')
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'connection string has a password',
+        RAISE invalid_parameter_value USING MESSAGE = 'connection string has a password',
             DETAIL = 'The map is read by everybody.',
             HINT = 'Name a passfile or a service in it, which the servers'' own user can read, or use another way to authenticate.';
     ELSIF dsn ~* $re$(^|[^a-z_])options\s*=$re$ THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'connection string has options',
+        RAISE invalid_parameter_value USING MESSAGE = 'connection string has options',
             DETAIL = 'They could set anything for the session, such as the libraries that it loads.',
             HINT = 'Set what is needed there, by ALTER ROLE or ALTER DATABASE.';
     ELSIF dsn ~* $re$(^|[^a-z_])hostaddr\s*=$re$ AND (names_host OR dsn ~* $re$(^|[^a-z_])service\s*=$re$)
         OR dsn ~* $re$(^|[^a-z_])service\s*=$re$ AND (names_host OR dsn ~* $re$(^|[^a-z_])port\s*=$re$)
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'connection string says twice where the server is',
+        RAISE invalid_parameter_value USING MESSAGE = 'connection string says twice where the server is',
             DETAIL = 'libpq would send the password that a passfile or the service has for the one to the other.',
             HINT = 'Name a host, a hostaddr or a service, and beside a service no port.';
     END IF;
@@ -126,14 +116,12 @@ CREATE OR REPLACE FUNCTION insta_ids.add_node(node name, dsn text, ord integer D
 AS $$
 BEGIN
     IF coalesce(node, '') = '' THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'name of a node is empty';
+        RAISE invalid_parameter_value USING MESSAGE = 'name of a node is empty';
     ELSIF dsn IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'connection string must be given';
+        RAISE null_value_not_allowed USING MESSAGE = 'connection string must be given';
     END IF;
     IF weight NOT BETWEEN 0 AND 1e6 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('weight of a node cannot be %s', weight),
+        RAISE invalid_parameter_value USING MESSAGE = format('weight of a node cannot be %s', weight),
             DETAIL = 'It can be from 0 to 1000000.';
     END IF;
     LOCK TABLE insta_ids_internal.node IN SHARE ROW EXCLUSIVE MODE;
@@ -144,9 +132,7 @@ BEGIN
     THEN
         RETURN;
     ELSIF EXISTS (SELECT FROM insta_ids_internal.node n WHERE n.ord = add_node.ord AND n.node <> add_node.node) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'unique_violation',
-            MESSAGE = format('another node has the number %s', ord);
+        RAISE unique_violation USING MESSAGE = format('another node has the number %s', ord);
     END IF;
     INSERT INTO insta_ids_internal.node AS n
     VALUES (add_node.node, add_node.dsn,
@@ -174,16 +160,11 @@ BEGIN
     version := insta_ids_internal.next_map_version();
     SELECT a.first, a.last INTO assigned FROM insta_ids_internal.assignment a WHERE a.node = drop_node.node ORDER BY a.first LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'dependent_objects_still_exist',
-            MESSAGE = format('node "%s" has shards', node),
+        RAISE dependent_objects_still_exist USING MESSAGE = format('node "%s" has shards', node),
             DETAIL = format('It has those from %s to %s.', assigned.first, assigned.last),
             HINT = 'Move them first, or assign them to another node if they are there.';
     ELSIF EXISTS (SELECT FROM insta_ids_internal.move m WHERE drop_node.node IN (m.from_node, m.to_node)) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('shards move from or to node "%s"', node),
-            HINT = 'See insta_ids.moves.';
+        RAISE object_in_use USING MESSAGE = format('shards move from or to node "%s"', node), HINT = 'See insta_ids.moves.';
     END IF;
     DELETE FROM insta_ids_internal.node n WHERE n.node = drop_node.node;
     IF NOT FOUND THEN
@@ -200,9 +181,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_node(node name) RETURNS vo
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.node n WHERE n.node = require_node.node) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('node "%s" does not exist', node),
+        RAISE undefined_object USING MESSAGE = format('node "%s" does not exist', node),
             HINT = 'Add it with insta_ids.add_node().';
     END IF;
 END

@@ -26,9 +26,7 @@ BEGIN
     END IF;
     SELECT d.to_node INTO node FROM insta_ids_internal.departed_shard d WHERE d.shard = require_placed_here.shard AND d.schema IS NULL;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s has moved to node "%s"', shard, node),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s has moved to node "%s"', shard, node),
             HINT = format('It comes back by a move. If its rows are lost for good:'
                 || ' DELETE FROM insta_ids_internal.departed_shard WHERE shard = %s.', shard);
     END IF;
@@ -45,9 +43,7 @@ BEGIN
     SELECT * INTO remains FROM insta_ids_internal.departed_shard d
     WHERE d.shard BETWEEN first AND last AND d.schema IS NOT NULL ORDER BY d.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('what is left of shard %s is still here', remains.shard),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('what is left of shard %s is still here', remains.shard),
             DETAIL = format('It is in schema "%s", from when the shard moved to node "%s".', remains.schema, remains.to_node),
             HINT = format('Drop it: SELECT insta_ids.drop_shard(%s).', remains.shard);
     END IF;
@@ -84,8 +80,7 @@ BEGIN
     JOIN insta_ids_internal.placements(ranges) p ON p.shard = d.shard AND p.node = here
     ORDER BY d.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shard %s has moved to node "%s"', left_here.shard, left_here.to_node),
             DETAIL = format('The map would have it on node "%s" again, which is this one.', here),
             HINT = CASE
@@ -100,9 +95,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = s.shard AND f.is_closed)
     ORDER BY s.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('shard %s is here, and open to writers', taken.shard),
+        RAISE object_in_use USING MESSAGE = format('shard %s is here, and open to writers', taken.shard),
             DETAIL = format('The map would have it on %s; this is node "%s".',
                 coalesce('node "' || taken.node || '"', 'no node'), here),
             HINT = 'Move it with insta_ids.move_shards(), or fence it first: insta_ids.fence().';

@@ -15,7 +15,7 @@ DECLARE
     there jsonb;
 BEGIN
     IF num_nulls(first, last, take_back) > 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_abort but from_node can be NULL';
+        RAISE null_value_not_allowed USING MESSAGE = 'no argument of move_abort but from_node can be NULL';
     END IF;
     name := format('insta_ids_%s_%s', first, last);
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = find_move_to_abort.name;
@@ -34,14 +34,12 @@ BEGIN
         id := coalesce(moving.id, (there ->> 'id')::uuid);
     END IF;
     IF coalesce(moving.to_node, there ->> 'to_node') <> here OR source = here AND take_back THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s do not come to this server by that move', first, last),
             HINT = format('Call insta_ids.move_abort(%s, %s, %L) on node "%s".', first, last, source,
                 coalesce(moving.to_node, there ->> 'to_node', '...'));
     ELSIF moving.step = 'handed over' OR insta_ids_internal.outcome_of_move(id) = 'handed over' AND NOT is_here THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s are already on this node', first, last),
             HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', first, last, source);
     END IF;
@@ -82,8 +80,7 @@ BEGIN
             NULL::insta_ids_internal.node_shards)
     LOOP
         IF asked.reason IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('node "%s" does not say whether it has shards from %s to %s', asked.node, first, last),
                 DETAIL = asked.reason,
                 HINT = 'Each node must answer. Correct that, or take the node from the map by insta_ids.drop_node() if it is gone for good.';
@@ -95,9 +92,7 @@ BEGIN
     END LOOP;
     SELECT n.node INTO other FROM jsonb_to_recordset(merged -> 'nodes') n (node text) WHERE NOT answers ? n.node LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('node "%s" is not on the map of this server', other.node),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('node "%s" is not on the map of this server', other.node),
             DETAIL = 'It was not asked whether it has the shards.',
             HINT = 'Apply the map of another node here, and call again.';
     END IF;
@@ -107,9 +102,7 @@ BEGIN
     WHERE a.key <> source AND o.shard <@ coalesce(to_jsonb(shards), nullif(answers -> source::text -> 'departed', 'null'), '[]')
     ORDER BY o.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s is on node "%s"', other.shard, other.node),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s is on node "%s"', other.shard, other.node),
             DETAIL = format('Node "%s" takes back only what is lost.', source),
             HINT = format('To bring it to node "%1$s", there: CALL insta_ids.move_shards(%2$s, %2$s, %3$L).', source, other.shard, other.node);
     END IF;
@@ -136,8 +129,7 @@ BEGIN
         SELECT FROM insta_ids_internal.move m CROSS JOIN unnest(m.shards) s
         WHERE m.name = move AND NOT (answer -> 'present') @> to_jsonb(s))
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('node "%s" has nothing of shards from %s to %s to take back', source, first, last),
             DETAIL = 'This server may have the only rows, and keeps its copy.';
     END IF;

@@ -36,9 +36,7 @@ BEGIN
     UPDATE insta_ids_internal.move m
     SET driver = arguments || jsonb_build_object('call', gen_random_uuid()), failed_attempts = 0, last_error = NULL WHERE m.name = move;
     IF NOT insta_ids_internal.start_driver(moving.first, moving.last, is_awaited) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
-            MESSAGE = 'no background worker is free',
+        RAISE configuration_limit_exceeded USING MESSAGE = 'no background worker is free',
             DETAIL = 'The shards are prepared here.',
             HINT = 'Raise "max_worker_processes" in postgresql.conf and restart the server. Then call again.';
     END IF;
@@ -60,9 +58,7 @@ BEGIN
     IF insta_ids_internal.outcome_of_move(id) IS DISTINCT FROM 'handed over'
         OR EXISTS (SELECT FROM insta_ids_internal.move m WHERE m.id = require_moved.id)
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('another session continues move "%s" or has ended it', move),
+        RAISE object_in_use USING MESSAGE = format('another session continues move "%s" or has ended it', move),
             HINT = 'See insta_ids.moves.';
     END IF;
 END

@@ -29,9 +29,7 @@ BEGIN
     IF NOT FOUND THEN
         -- The tables have rows already, and a new subscription would copy them again.
         IF moving.step = 'copying' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('subscription of move "%s" is lost', move),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('subscription of move "%s" is lost', move),
                 HINT = insta_ids_internal.hint_to_abort(moving);
         END IF;
         PERFORM insta_ids_internal.make_subscription(moving);
@@ -54,14 +52,10 @@ DECLARE
 BEGIN
     SELECT * INTO subscription FROM insta_ids_internal.subscription s WHERE s.name = move;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('subscription of move "%s" is lost', move),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('subscription of move "%s" is lost', move),
             HINT = insta_ids_internal.hint_to_abort(insta_ids_internal.open_move(move));
     ELSIF NOT subscription.is_enabled THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('subscription of move "%s" has stopped at an error', move),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('subscription of move "%s" has stopped at an error', move),
             HINT = 'The error is in the log of this server. Mend its cause, and call insta_ids.move_shards() again.';
     END IF;
     RETURN NOT EXISTS (
@@ -89,8 +83,7 @@ DECLARE
     role CONSTANT text := current_setting('session_replication_role');
 BEGIN
     IF moving.step <> 'copying' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s are not being copied', moving.first, moving.last);
     END IF;
     PERFORM insta_ids_internal.drop_subscription(move);
@@ -175,8 +168,7 @@ BEGIN
                 format('SELECT insta_ids_internal.standby_behind(%L::bigint, %L::text[])', max_lag, copying.standbys));
         END IF;
         IF NOT (copying.standby ->> 'is_connected')::boolean THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('%s of node "%s" is not connected', copying.standby ->> 'name', from_node),
                 DETAIL = 'It would not have the fence. Promoted later, it would take writes that are lost.',
                 HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
@@ -188,9 +180,7 @@ BEGIN
     ELSIF insta_ids_internal.has_applied(move, '0/0'::pg_lsn) THEN
         copying.ran_at := now;
     ELSIF now > copying.ran_at + patience THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('subscription of move "%s" does not run', move),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('subscription of move "%s" does not run', move),
             DETAIL = format('It has not started for %s s, and writers were not stopped.', patience / 1000),
             HINT = 'See the log of this server; "max_logical_replication_workers" or "max_worker_processes" may be too low.';
     END IF;
@@ -262,8 +252,7 @@ DECLARE
     lead CONSTANT interval := at - clock_timestamp();
 BEGIN
     IF lead > tolerance::interval THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('clock of this server is %s behind the time of ids on node "%s"', lead, node),
             DETAIL = format('"insta_ids.clock_tolerance" is %s.', tolerance),
             HINT = 'Correct the clock, and call again.';

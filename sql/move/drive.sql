@@ -9,16 +9,12 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_move_arguments(
 AS $$
 BEGIN
     IF num_nulls(first, last, from_node, verify, lock_timeout, max_lag, max_pause, await_standbys, background, ignore_dependents) > 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'no argument of move_shards can be NULL';
+        RAISE null_value_not_allowed USING MESSAGE = 'no argument of move_shards can be NULL';
     ELSIF verify NOT IN ('snapshot', 'none') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('rows cannot be verified by "%s"', verify),
+        RAISE invalid_parameter_value USING MESSAGE = format('rows cannot be verified by "%s"', verify),
             DETAIL = 'It can be "snapshot" or "none".';
     ELSIF max_pause NOT BETWEEN interval '1 ms' AND interval '7 days' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('max_pause cannot be %s', max_pause),
+        RAISE invalid_parameter_value USING MESSAGE = format('max_pause cannot be %s', max_pause),
             DETAIL = 'It can be from 1 ms to 7 days.';
     END IF;
 END
@@ -52,8 +48,7 @@ BEGIN
         WHERE e.id = (there ->> 'id')::uuid AND e.outcome = 'handed over' AND to_jsonb(e.shards) = there -> 'shards');
     IF NOT is_handed_over AND moving.id <> coalesce((there ->> 'id')::uuid, gen_random_uuid()) THEN
         PERFORM insta_ids_internal.require_not_left(moving, there);
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('move of shards from %s to %s has ended on node "%s"', first, last, from_node),
             HINT = format('End it here, too: CALL insta_ids.move_abort(%s, %s, %L).', first, last, from_node);
     END IF;
@@ -204,9 +199,7 @@ BEGIN
         END IF;
         PERFORM insta_ids_internal.call_node(format('move_finish(%L, %L)', move, handed_over));
     ELSIF there ->> 'outcome' IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('node "%s" knows nothing of move "%s"', from_node, move),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('node "%s" knows nothing of move "%s"', from_node, move),
             DETAIL = format('Shards from %s to %s were handed over to this node, and may be open to writers there as well.',
                 moving.first, moving.last),
             HINT = format('On node "%s", fence these shards and apply the map of this node; then here: SELECT insta_ids_internal.move_finish(%L).',

@@ -54,13 +54,11 @@ BEGIN
         DELETE FROM insta_ids_internal.move m WHERE m.name = move;
         RETURN;
     ELSIF moving.step NOT IN ('fenced', 'released') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s have not left', moving.first, moving.last),
             DETAIL = format('The move is %s here.', moving.step);
     ELSIF handed_over ->> 'id' IS DISTINCT FROM moving.id::text THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s may not be on node "%s" yet', moving.first, moving.last, moving.to_node),
             DETAIL = 'This move was not handed over there.',
             HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
@@ -107,8 +105,7 @@ BEGIN
     -- A promotion may have lost the fence.
     may_be_there := moving.step IN ('fenced', 'released') OR insta_ids_internal.is_in_doubt(moving.shards);
     IF moving.step NOT IN ('offered', 'fenced', 'released') THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s do not leave this server', moving.first, moving.last),
             HINT = format('End the move here: CALL insta_ids.move_abort(%s, %s).', moving.first, moving.last);
     ELSIF (may_be_there OR cancellation ? 'id') AND cancellation ->> 'id' IS DISTINCT FROM moving.id::text
@@ -116,8 +113,7 @@ BEGIN
         OR may_be_there
             AND (cancellation ->> 'to_node' IS DISTINCT FROM moving.to_node OR cancellation ->> 'was_known' = 'false')
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s may already be on node "%s"', moving.first, moving.last, moving.to_node),
             DETAIL = 'This move was not cancelled there.',
             HINT = CASE WHEN cancellation ->> 'was_known' = 'false' AND moving.step = 'offered'
@@ -128,9 +124,7 @@ BEGIN
     END IF;
     elsewhere := (SELECT min(s) FROM unnest(moving.shards) s WHERE NOT insta_ids_internal.is_placed_here(s));
     IF elsewhere IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('the map does not have shard %s on this node', elsewhere),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('the map does not have shard %s on this node', elsewhere),
             DETAIL = 'It would be opened to writers here.',
             HINT = format('On node "%1$s": SELECT insta_ids.assign(%2$s, %2$s, %1$L).'
                 || ' Then call insta_ids.move_abort(%3$s, %4$s, %5$L) again where it was called.',
@@ -174,14 +168,12 @@ BEGIN
         FROM unnest(returned) r LEFT JOIN insta_ids_internal.placements(ranges) p ON p.shard = r.shard
     LOOP
         IF NOT next.is_last THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('shard %s was assigned again since it left node "%s"', next.shard, here),
                 DETAIL = format('The maps of all nodes have it on %s, and other nodes may have newer rows.',
                     coalesce('node "' || next.node || '"', 'no node'));
         ELSIF to_regnamespace(quote_ident(next.schema)) IS NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('what node "%s" had of shard %s was dropped', here, next.shard),
                 HINT = 'Restore the shard from a backup, or from a copy of the node that has lost it.';
         END IF;

@@ -22,8 +22,7 @@ BEGIN
                 SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
                 FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = move)
         THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('tables or sequences of shards from %s to %s have changed since the move began',
                     moving.first, moving.last),
                 HINT = format('End the move with insta_ids.move_abort(%s, %s), and begin it again.', moving.first, moving.last);
@@ -96,8 +95,7 @@ DECLARE
     standby jsonb;
 BEGIN
     IF moving.mark IS NULL AND (moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id()) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s are not fenced', moving.first, moving.last),
             HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
                 moving.to_node, moving.first, moving.last, moving.from_node);
@@ -107,8 +105,7 @@ BEGIN
                 pg_wal_lsn_diff(pg_current_wal_flush_lsn(), fenced)::bigint, moving.standbys);
             EXIT WHEN standby IS NULL;
             IF insta_ids_internal.steady_ms() > gives_up_at THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
+                RAISE object_not_in_prerequisite_state USING
                     MESSAGE = format('%s of node "%s" does not have the fence yet', standby ->> 'name', moving.from_node),
                     DETAIL = format('It %s. Promoted without the fence, it would take writes that are lost.',
                         CASE WHEN (standby ->> 'is_connected')::boolean
@@ -161,8 +158,7 @@ BEGIN
             SELECT FROM insta_ids_internal.fence f
             WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline())
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s are not fenced any more', moving.first, moving.last),
             DETAIL = 'Their fence has opened by itself, or this server was promoted since.',
             HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
@@ -231,8 +227,7 @@ BEGIN
     ELSIF moving.step NOT IN ('fenced', 'released')
         OR (given_up ->> 'id', given_up ->> 'fence') IS DISTINCT FROM (moving.id::text, moving.fences::text)
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s may already be on node "%s"', moving.first, moving.last, moving.to_node),
             DETAIL = 'Their fence was not given up there.',
             HINT = format('On that node: CALL insta_ids.move_abort(%s, %s, %L).', moving.first, moving.last, moving.from_node);

@@ -29,23 +29,17 @@ BEGIN
     IF moving.step = 'handed over' THEN
         RETURN jsonb_build_object('id', moving.id, 'version', (SELECT m.version FROM insta_ids_internal.map m));
     ELSIF mark ->> 'id' IS DISTINCT FROM moving.id::text THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('mark is not of move "%s"', move),
+        RAISE invalid_parameter_value USING MESSAGE = format('mark is not of move "%s"', move),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     ELSIF mark ->> 'released' IS DISTINCT FROM 'true' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('node "%s" has not released shards from %s to %s', moving.from_node, moving.first, moving.last),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     ELSIF (mark ->> 'fence')::integer <= moving.fences THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('mark of move "%s" is of a fence that was given up', move),
+        RAISE invalid_parameter_value USING MESSAGE = format('mark of move "%s" is of a fence that was given up', move),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     ELSIF moving.step <> 'copying' OR NOT insta_ids_internal.move_drained(move, mark) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s are not all here yet', moving.first, moving.last),
             HINT = format('Call insta_ids.move_shards(%s, %s, %L) again.', moving.first, moving.last, moving.from_node);
     END IF;
@@ -58,8 +52,7 @@ BEGIN
         WHERE r.shard = ANY (moving.shards) AND r.kind = 'S' AND r.schema = s ->> 0 AND r.name = s ->> 1)
     LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
+        RAISE invalid_parameter_value USING
             MESSAGE = format('mark of move "%s" names %s, which is no sequence of its shards', move, unknown);
     END IF;
     PERFORM setval(format('%I.%I', s ->> 0, s ->> 1)::regclass, (s ->> 2)::bigint, (s ->> 3)::boolean)
@@ -88,8 +81,7 @@ BEGIN
         SELECT FROM insta_ids_internal.fence f
         WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline())
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s may not all be here', moving.first, moving.last),
             DETAIL = 'This server was promoted since the move began, and may lack rows that its predecessor had.',
             HINT = insta_ids_internal.hint_to_abort(moving);
@@ -112,8 +104,7 @@ BEGIN
     LOCK TABLE insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     moving := insta_ids_internal.open_move(move);
     IF moving.step = 'handed over' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s are already on this node', moving.first, moving.last),
             HINT = format('Finish the move: CALL insta_ids.move_shards(%s, %s, %L).', moving.first, moving.last, moving.from_node);
     END IF;
@@ -128,8 +119,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_left(moving insta_ids_
 AS $$
 BEGIN
     IF there ->> 'outcome' = 'handed over' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('node "%s" has let go of shards from %s to %s', moving.from_node, moving.first, moving.last),
             DETAIL = format('This server has lost that they were handed over to it: here the move is %s.', moving.step),
             HINT = format('If the rows that were written since are lost for good, node "%s" can take the shards back as it handed'
@@ -151,8 +141,7 @@ BEGIN
     FOREACH relation IN ARRAY insta_ids_internal.tables_of(shards) LOOP
         rows := (insta_ids_internal.different_rows(relation, 'insta_ids')).there;
         IF rows > 0 THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'data_corrupted',
+            RAISE data_corrupted USING
                 MESSAGE = format('node "%s" has rows of table %s that this node does not have', from_node, relation),
                 DETAIL = format('Of its rows, %s are not here or not the same. They were written there after the hand-over, or'
                     || ' changed or deleted here since. Both nodes could take writes; now node "%s" is fenced.', rows, from_node),
@@ -176,8 +165,7 @@ BEGIN
         standby := insta_ids_internal.standby_behind(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), handed_over)::bigint, '{}');
         EXIT WHEN standby IS NULL;
         IF insta_ids_internal.steady_ms() > gives_up_at THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('%s of this node does not have the hand-over of move "%s" yet', standby ->> 'name', move),
                 DETAIL = 'Writers go on here. The other node keeps its rows, fenced.',
                 HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
@@ -227,8 +215,7 @@ BEGIN
         moving := insta_ids_internal.open_move(move);
     END IF;
     IF moving.step NOT IN ('prepared', 'copying', 'handed over') OR moving.id <> id THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s do not come to this server by that move', moving.first, moving.last),
             HINT = format('Call insta_ids.move_abort(%s, %s) on node "%s".', moving.first, moving.last, moving.to_node);
     END IF;
@@ -239,9 +226,7 @@ BEGIN
         CASE WHEN moving.name IS NOT NULL THEN insta_ids_internal.move_table_slots(move, '{i,d,f,s}') END)
     ON CONFLICT DO NOTHING;
     IF insta_ids_internal.outcome_of_move(id) <> 'cancelled' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shards of move "%s" are already here', move),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shards of move "%s" are already here', move),
             HINT = 'Finish the move by calling insta_ids.move_shards() again.';
     END IF;
     IF moving.name IS NOT NULL THEN

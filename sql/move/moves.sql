@@ -10,8 +10,7 @@ AS $$
 BEGIN
     IF NOT insta_ids_internal.is_superuser() THEN
         IF NEW.step NOT IN ('offered', 'fenced', 'released') THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'insufficient_privilege',
+            RAISE insufficient_privilege USING
                 MESSAGE = format('must be superuser to take over shards from %s to %s', NEW.first, NEW.last);
         END IF;
         NEW.id := CASE TG_OP WHEN 'UPDATE' THEN OLD.id ELSE gen_random_uuid() END;
@@ -33,9 +32,7 @@ BEGIN
         AND (NEW.table_slots IS NOT NULL
             OR NOT EXISTS (SELECT FROM insta_ids_internal.move m WHERE (m.id, m.shards) = (NEW.id, NEW.shards)))
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('must be superuser to write down how move %s has ended', NEW.id),
+        RAISE insufficient_privilege USING MESSAGE = format('must be superuser to write down how move %s has ended', NEW.id),
             DETAIL = 'No move with this id and these shards is open here, or the row names replication slots.';
     END IF;
     RETURN NEW;
@@ -54,9 +51,7 @@ DECLARE
 BEGIN
     SELECT * INTO other FROM insta_ids_internal.move m WHERE m.first <= require_not_moving.last AND m.last >= require_not_moving.first LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_in_use',
-            MESSAGE = format('shards from %s to %s are moving', other.first, other.last),
+        RAISE object_in_use USING MESSAGE = format('shards from %s to %s are moving', other.first, other.last),
             DETAIL = format('They go from node "%s" to node "%s": %s.', other.from_node, other.to_node, other.step),
             HINT = CASE other.step
                 WHEN 'handed over'
@@ -87,8 +82,7 @@ DECLARE
     here CONSTANT text := insta_ids.this_node();
 BEGIN
     IF here IS NULL OR here NOT IN (moving.from_node, moving.to_node) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('this server is neither of the nodes of move "%s"', moving.name),
             DETAIL = format('The move is from node "%s" to node "%s"; this is %s.', moving.from_node, moving.to_node,
                 coalesce('node "' || here || '"', 'no node')),
@@ -120,9 +114,7 @@ BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably();
     SELECT * INTO found_move FROM insta_ids_internal.move m WHERE m.name = move FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('move "%s" does not exist', move),
+        RAISE undefined_object USING MESSAGE = format('move "%s" does not exist', move),
             HINT = 'It has ended, or was never begun here: see insta_ids.moves.';
     END IF;
     PERFORM insta_ids_internal.require_own_move(found_move);

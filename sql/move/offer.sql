@@ -12,19 +12,15 @@ BEGIN
     -- From PostgreSQL 19 on, the first slot turns logical decoding on where "wal_level" is replica.
     IF current_setting('wal_level') <> 'logical'
         AND (current_setting('wal_level') = 'minimal' OR current_setting('server_version_num')::integer < 190000) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'shards cannot leave this server',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'shards cannot leave this server',
             DETAIL = format('"wal_level" is %s.', current_setting('wal_level')),
             HINT = 'Set wal_level = logical in postgresql.conf, and restart the server.';
     ELSIF free_slots < 2 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
+        RAISE configuration_limit_exceeded USING
             MESSAGE = format('a move needs two free replication slots, and this server has %s', free_slots),
             HINT = 'Drop slots that are not needed, or raise "max_replication_slots".';
     ELSIF free_senders < 2 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
+        RAISE configuration_limit_exceeded USING
             MESSAGE = format('a move needs two free WAL senders, and this server has %s', free_senders),
             HINT = 'Raise "max_wal_senders" in postgresql.conf, and restart the server.';
     END IF;
@@ -41,9 +37,7 @@ BEGIN
     PERFORM insta_ids_internal.require_replication(), insta_ids_internal.require_no_outside_children(shards),
         insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'shards cannot move while tables are distributed to them',
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'shards cannot move while tables are distributed to them',
             DETAIL = 'Rows would go to shards that are on another server.',
             HINT = 'Try again after insta_ids.distribute_finish(). See insta_ids.distributions.';
     END IF;
@@ -94,10 +88,9 @@ BEGIN
     ) o (shard, place, detail, hint)
     WHERE o.shard = ANY (shards) ORDER BY o.place, o.shard LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s cannot be moved', obstacle.shard),
-            DETAIL = obstacle.detail, HINT = obstacle.hint;
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s cannot be moved', obstacle.shard),
+            DETAIL = obstacle.detail,
+            HINT = obstacle.hint;
     END IF;
 END
 $$;
@@ -178,17 +171,14 @@ BEGIN
         PERFORM insta_ids_internal.require_not_moving(first, last);
         move.shards := ARRAY(SELECT s.shard FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last ORDER BY s.shard);
         IF move.shards = '{}' OR to_node = here THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'undefined_object',
+            RAISE undefined_object USING
                 MESSAGE = format('no shard from %s to %s can move from node "%s" to node "%s"', first, last, here, to_node),
                 DETAIL = CASE WHEN to_node = here THEN 'That is this node.' ELSE 'None of them is here.' END;
         END IF;
         shard := (SELECT min(s) FROM unnest(move.shards) s WHERE NOT EXISTS (
             SELECT FROM insta_ids_internal.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = here));
         IF shard IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('the map does not have shard %s on this node', shard),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('the map does not have shard %s on this node', shard),
                 HINT = format('Assign it: SELECT insta_ids.assign(%s, %s, %L).', first, last, here);
         END IF;
         PERFORM insta_ids_internal.lock_shards(move.shards);
@@ -216,9 +206,7 @@ BEGIN
     objects := insta_ids_internal.objects_json(move.shards[1]);
     FOREACH shard IN ARRAY move.shards[2:] LOOP
         IF insta_ids_internal.objects_json(shard) <> objects THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = format('shard %s cannot be moved', shard),
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s cannot be moved', shard),
                 DETAIL = format('What is in it differs from what is in shard %s.', move.shards[1]),
                 HINT = 'See insta_ids.check().';
         END IF;
@@ -275,9 +263,7 @@ BEGIN
             SELECT FROM pg_replication_slots s
             WHERE s.slot_name = insta_ids_internal.slot_of(moving) AND s.confirmed_flush_lsn IS NULL)
         THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_in_use',
-                MESSAGE = format('replication slot of move "%s" is being made', move),
+            RAISE object_in_use USING MESSAGE = format('replication slot of move "%s" is being made', move),
                 DETAIL = 'Another session waits for the transactions that were open when it began.',
                 HINT = 'Call again when they have ended.';
         END IF;
@@ -302,9 +288,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_publication(moving insta_i
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = moving.name) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('publication of move "%s" is lost', moving.name),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('publication of move "%s" is lost', moving.name),
             HINT = insta_ids_internal.hint_to_abort(moving);
     END IF;
 END
@@ -325,9 +309,7 @@ BEGIN
     SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn) AS lag, s.wal_status INTO slot
     FROM pg_replication_slots s WHERE s.slot_name = insta_ids_internal.slot_of(moving);
     IF NOT FOUND OR slot.wal_status = 'lost' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('replication slot of move "%s" is lost', move),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('replication slot of move "%s" is lost', move),
             HINT = insta_ids_internal.hint_to_abort(moving);
     END IF;
     PERFORM insta_ids_internal.require_publication(moving);

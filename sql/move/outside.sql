@@ -89,9 +89,7 @@ DECLARE
         WHERE r.role NOT IN (SELECT p.rolname FROM pg_roles p) GROUP BY r.role ORDER BY r.role);
 BEGIN
     IF missing <> '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('role "%s" does not exist on this node', missing[1]),
+        RAISE undefined_object USING MESSAGE = format('role "%s" does not exist on this node', missing[1]),
             DETAIL = format('On node "%s" it owns objects of the shards, or has privileges on them.', from_node),
             HINT = (SELECT string_agg(format('CREATE ROLE %I;', m), ' ') FROM unnest(missing[:10]) m);
     END IF;
@@ -266,8 +264,7 @@ BEGIN
                 'SELECT to_jsonb(insta_ids_internal.named_keys(%L::regclass, %L::text[], %L::bigint[]))',
                 reference.relation, reference.columns, missing), connection) #>> '{}';
         END IF;
-        RAISE EXCEPTION USING
-            ERRCODE = 'foreign_key_violation',
+        RAISE foreign_key_violation USING
             MESSAGE = format('rows of table %s refer to rows of table %s that are not on this node',
                 reference.relation, reference.referenced),
             DETAIL = format('Foreign key "%s" finds no row for (%s) = %s, for example.', reference.name,

@@ -79,9 +79,7 @@ DECLARE
     failure CONSTANT insta_ids_internal.failure := paused.failure;
 BEGIN
     IF insta_ids_internal.steady_ms() >= paused.fenced_at + extract(epoch FROM max_pause) * 1000 AND failure.code = '57014' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'query_canceled',
-            MESSAGE = format('shards of move "%s" were not handed over within %s', move, max_pause),
+        RAISE query_canceled USING MESSAGE = format('shards of move "%s" were not handed over within %s', move, max_pause),
             DETAIL = paused.state,
             HINT = 'Call again at a quieter time, or with a longer max_pause.';
     END IF;

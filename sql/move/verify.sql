@@ -81,9 +81,7 @@ BEGIN
         SELECT * INTO ours FROM insta_ids_internal.survey_rows(relation::regclass);
         IF to_jsonb(ours) <> insta_ids_internal.await_node(connection)::jsonb THEN
             different := insta_ids_internal.different_rows(relation, connection);
-            RAISE EXCEPTION USING
-                ERRCODE = 'data_corrupted',
-                MESSAGE = format('rows of table %s are not the same on both servers', relation),
+            RAISE data_corrupted USING MESSAGE = format('rows of table %s are not the same on both servers', relation),
                 DETAIL = concat(
                     format('On node "%s" are %s rows that are not here or not the same, and here are %s that are not there.',
                         moving.from_node, different.there, different.here),
@@ -165,8 +163,7 @@ BEGIN
         IF insta_ids_internal.ask_node(
             format('SELECT to_jsonb(insta_ids_internal.open_fence(%L::name, %L::jsonb))', move, given_up)) = 'false'
         THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('another session has opened the fence of move "%s"', move),
                 DETAIL = 'The rows could not be compared as of one moment.';
         END IF;
