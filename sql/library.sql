@@ -13,11 +13,6 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.id_max(at timestamptz, layout @ext
 CREATE OR REPLACE FUNCTION insta_ids_internal.next_id(shard integer, sequence regclass, layout @extschema@.id_layout) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_id_layout';
 
--- Returns a layout from its text.
-CREATE OR REPLACE FUNCTION insta_ids_internal.layout(layout text) RETURNS @extschema@.id_layout
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN layout::@extschema@.id_layout;
-
 -- Returns the quoted name of the schema that contains next_id. This function and creators() are in PL/pgSQL, because they are
 -- called for each shard. PL/pgSQL plans an SQL function anew at each call, and keeps that memory until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text

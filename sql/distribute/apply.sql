@@ -132,16 +132,12 @@ BEGIN
     END LOOP;
     -- A row that others refer to comes before them and goes after them, so nothing refers to a row that goes. If all rows are
     -- written anew, they must go first.
-    IF whole THEN
-        PERFORM insta_ids_internal.delete_affected(o.d, whole)
-        FROM (SELECT d FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL ORDER BY d.number DESC) o;
-    END IF;
+    PERFORM insta_ids_internal.delete_affected(o.d, whole)
+    FROM (SELECT d FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL ORDER BY d.number DESC) o WHERE whole;
     PERFORM insta_ids_internal.write_affected(o.d)
     FROM (SELECT d FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL ORDER BY d.number) o;
-    IF NOT whole THEN
-        PERFORM insta_ids_internal.delete_affected(o.d, whole)
-        FROM (SELECT d FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL ORDER BY d.number DESC) o;
-    END IF;
+    PERFORM insta_ids_internal.delete_affected(o.d, whole)
+    FROM (SELECT d FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL ORDER BY d.number DESC) o WHERE NOT whole;
     FOR going IN SELECT * FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL ORDER BY d.number LOOP
         EXECUTE format('DELETE FROM %s WHERE insta_ids_shard IS NULL', going.changes);
         EXECUTE format('DROP TABLE %s', insta_ids_internal.affected_name(going.number));

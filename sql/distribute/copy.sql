@@ -51,8 +51,8 @@ BEGIN
 END
 $$;
 
--- Compares the rows of a source with those in the shards. Raises an error if they are not the same. The transaction is
--- REPEATABLE READ, and apply_changes() was called in it.
+-- Brings changes to the shards, and compares the rows of a source with those in the shards. Raises an error if they are not the same.
+-- The transaction is REPEATABLE READ.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_rows_in_shards(going insta_ids_internal.distribution) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -63,6 +63,8 @@ DECLARE
     different text[] := '{}';
     differing integer := 0;
 BEGIN
+    RAISE NOTICE 'distribute: compares table %, % rows copied', going.source, going.rows_copied;
+    PERFORM insta_ids_internal.apply_changes();
     EXECUTE format('CREATE TEMPORARY TABLE insta_ids_survey ON COMMIT DROP AS %s GROUP BY 1',
         insta_ids_internal.survey_query(going, insta_ids_internal.shard_expression(going.source, 's'), going.source::text));
     PERFORM insta_ids_internal.require_shard_of_rows(going, format('SELECT ROW(%s)::text FROM %s s WHERE %s IS NULL LIMIT 1',

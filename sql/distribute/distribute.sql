@@ -108,15 +108,6 @@ BEGIN
 END
 $$;
 
--- Returns whether the writers of the tables were switched to the shards.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_switched() RETURNS boolean
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched');
-END
-$$;
-
 -- Begins to capture the changes of the next table, or brings changes to the shards and copies the next rows. Returns false if
 -- all rows are copied.
 CREATE OR REPLACE FUNCTION insta_ids_internal.copy_batch(batch integer, lock_timeout interval) RETURNS boolean
@@ -141,20 +132,6 @@ BEGIN
 END
 $$;
 
--- Brings changes to the shards, and raises an error unless the shards have the rows of all tables.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_rows_in_shards() RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    going insta_ids_internal.distribution;
-BEGIN
-    FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
-        RAISE NOTICE 'distribute: compares table %, % rows copied', going.source, going.rows_copied;
-        PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.require_rows_in_shards(going);
-    END LOOP;
-END
-$$;
-
 CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s')
     LANGUAGE plpgsql
 AS $$
@@ -168,7 +145,8 @@ BEGIN
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
     sources := insta_ids_internal.distribution_sources();
-    is_switched := insta_ids_internal.is_switched();
+    is_switched := EXISTS (
+        SELECT FROM insta_ids_internal.distribution d WHERE d.step OPERATOR(pg_catalog.=) 'switched'::pg_catalog.text);
     CALL insta_ids_internal.begin_batch(sources);
     IF is_switched THEN
         PERFORM insta_ids_internal.return_changes();
@@ -184,7 +162,8 @@ BEGIN
     -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
     UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
     CALL insta_ids_internal.begin_batch(sources);
-    PERFORM insta_ids_internal.require_all_rows_in_shards();
+    PERFORM insta_ids_internal.require_rows_in_shards(o.d)
+    FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number) o;
     -- Much has changed while all rows were compared.
     CALL insta_ids_internal.begin_batch(sources);
     PERFORM insta_ids_internal.apply_changes();

@@ -187,15 +187,11 @@ BEGIN
         END IF;
         PERFORM insta_ids_internal.find_returned(going);
     END LOOP;
-    IF whole THEN
-        PERFORM insta_ids_internal.delete_returned(o.d, whole)
-        FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o;
-    END IF;
+    PERFORM insta_ids_internal.delete_returned(o.d, whole)
+    FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o WHERE whole;
     PERFORM insta_ids_internal.write_returned(o.d) FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number) o;
-    IF NOT whole THEN
-        PERFORM insta_ids_internal.delete_returned(o.d, whole)
-        FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o;
-    END IF;
+    PERFORM insta_ids_internal.delete_returned(o.d, whole)
+    FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o WHERE NOT whole;
     FOR going IN SELECT * FROM insta_ids_internal.distribution d LOOP
         EXECUTE format('DELETE FROM %s WHERE insta_ids_shard IS NOT NULL', going.changes);
         EXECUTE format('DROP TABLE %s', insta_ids_internal.affected_name(going.number));

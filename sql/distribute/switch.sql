@@ -33,21 +33,6 @@ BEGIN
 END
 $$;
 
--- Makes the tables of the shards refuse writers whose snapshot lacks rows that came from the sources.
-CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_old_snapshots() RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.make_gate(r, 'ALWAYS')
-    FROM insta_ids_internal.distribution d
-    CROSS JOIN LATERAL insta_ids_internal.targets_of(d) t
-    CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(t.relation)) p (relation)
-    JOIN insta_ids_internal.shard_relation r ON r.relation = p.relation;
-    UPDATE insta_ids_internal.shard SET filled_at = clock_timestamp();
-    PERFORM insta_ids_internal.forget_map();
-END
-$$;
-
 -- Creates a view of the rows of a source in all shards, under another name than the source's. A type of a shard's own is shown
 -- as that of the source. Roles get the privileges that they have on the source and on its columns.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_view(going insta_ids_internal.distribution) RETURNS void
@@ -87,21 +72,6 @@ BEGIN
     LOOP
         EXECUTE format('GRANT %s ON %s TO %s', privileges, name, role);
     END LOOP;
-END
-$$;
-
--- Gives a source's name to its view.
-CREATE OR REPLACE FUNCTION insta_ids_internal.exchange_names(going insta_ids_internal.distribution) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    name CONSTANT name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.source);
-    new_view CONSTANT regclass := insta_ids_internal.capture_name(going.source, 'view')::regclass;
-BEGIN
-    EXECUTE format('ALTER TABLE %s RENAME TO %I', going.source,
-        CASE WHEN octet_length(name) > 40 THEN format('insta_ids_distributed_%s', going.source::oid) ELSE name || '__distributed' END);
-    EXECUTE format('ALTER VIEW %s RENAME TO %I', new_view, name);
-    UPDATE insta_ids_internal.distribution d SET view = new_view WHERE d.source = going.source;
 END
 $$;
 
@@ -181,6 +151,8 @@ CREATE OR REPLACE FUNCTION insta_ids.distribute_switch(
 AS $$
 DECLARE
     going insta_ids_internal.distribution;
+    name name;
+    new_view regclass;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
@@ -198,7 +170,14 @@ BEGIN
             PERFORM insta_ids_internal.make_view(going);
         END IF;
     END LOOP;
-    PERFORM insta_ids_internal.refuse_old_snapshots();
+    -- The tables of the shards refuse writers whose snapshot lacks rows that came from the sources.
+    PERFORM insta_ids_internal.make_gate(r, 'ALWAYS')
+    FROM insta_ids_internal.distribution d
+    CROSS JOIN LATERAL insta_ids_internal.targets_of(d) t
+    CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(t.relation)) p (relation)
+    JOIN insta_ids_internal.shard_relation r ON r.relation = p.relation;
+    UPDATE insta_ids_internal.shard SET filled_at = clock_timestamp();
+    PERFORM insta_ids_internal.forget_map();
     -- Writers wait from here on until the end of the transaction. Readers wait only if views are wanted.
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p ORDER BY p),
@@ -210,7 +189,13 @@ BEGIN
         UPDATE insta_ids_internal.distribution d SET step = 'switched', step_at = clock_timestamp(), has_way_back = way_back
         WHERE d.source = going.source;
         IF views THEN
-            PERFORM insta_ids_internal.exchange_names(going);
+            name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.source);
+            new_view := insta_ids_internal.capture_name(going.source, 'view');
+            EXECUTE format('ALTER TABLE %s RENAME TO %I', going.source, CASE
+                WHEN octet_length(name) > 40 THEN format('insta_ids_distributed_%s', going.source::oid)
+                ELSE name || '__distributed' END);
+            EXECUTE format('ALTER VIEW %s RENAME TO %I', new_view, name);
+            UPDATE insta_ids_internal.distribution d SET view = new_view WHERE d.source = going.source;
         END IF;
         PERFORM insta_ids_internal.refuse_source_writes(d) FROM insta_ids_internal.distribution d WHERE d.source = going.source;
     END LOOP;

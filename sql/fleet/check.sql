@@ -37,8 +37,9 @@ BEGIN
 END
 $$;
 
--- Returns findings about nodes with other migrations.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_migrations_of_nodes(answers jsonb)
+-- Returns findings about nodes with other migrations, with another map than the newest one, and with writer slots that mint the
+-- same ids.
+CREATE OR REPLACE FUNCTION insta_ids_internal.check_agreement(answers jsonb, newest_on text)
     RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -67,15 +68,7 @@ BEGIN
     ) m
     WHERE n.node <> f.node
     GROUP BY n.node, f.node ORDER BY n.node;
-END
-$$;
 
--- Returns findings about nodes with another map than the newest one.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_maps_of_nodes(answers jsonb, newest_on text)
-    RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
     RETURN QUERY
     SELECT a.key::name, CASE v.version WHEN n.newest THEN 'error' ELSE 'warning' END,
            CASE v.version WHEN n.newest THEN 'other_map' ELSE 'old_map' END, quote_ident(a.key),
@@ -90,15 +83,7 @@ BEGIN
     -- A node that merged two maps has a higher version than one that got the result, and the same map.
     WHERE a.value -> 'map' <> answers -> newest_on -> 'map'
     ORDER BY a.key;
-END
-$$;
 
--- Returns findings about nodes whose writer slots mint the same ids.
-CREATE OR REPLACE FUNCTION insta_ids_internal.check_slots_of_nodes(answers jsonb)
-    RETURNS TABLE (node name, severity text, code text, object text, detail text, hint text)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
     -- Two servers may both have slot 0/1, because then only one of them mints for each shard.
     RETURN QUERY
     WITH writers AS (
@@ -161,9 +146,7 @@ BEGIN
     newest_on := (SELECT a.key FROM jsonb_each(answers) a ORDER BY (a.value -> 'version')::bigint DESC, a.key LIMIT 1);
     RETURN QUERY
     SELECT * FROM insta_ids_internal.check_places(answers, newest_on, all_answered)
-    UNION ALL SELECT * FROM insta_ids_internal.check_migrations_of_nodes(answers)
-    UNION ALL SELECT * FROM insta_ids_internal.check_maps_of_nodes(answers, newest_on)
-    UNION ALL SELECT * FROM insta_ids_internal.check_slots_of_nodes(answers);
+    UNION ALL SELECT * FROM insta_ids_internal.check_agreement(answers, newest_on);
 END
 $$;
 COMMENT ON FUNCTION insta_ids.check_fleet() IS

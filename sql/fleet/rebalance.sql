@@ -91,11 +91,6 @@ BEGIN
 END
 $$;
 
--- Returns whether moves of a plan wait or run.
-CREATE OR REPLACE FUNCTION insta_ids_internal.goes_on(carrying insta_ids_internal.carrying) RETURNS boolean
-    IMMUTABLE PARALLEL SAFE LANGUAGE sql
-    RETURN carrying.states && '{waiting,running}'::text[];
-
 -- Raises an error if moves of a plan have failed.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_moved(command text, carrying insta_ids_internal.carrying) RETURNS void
     IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -113,17 +108,6 @@ BEGIN
 END
 $$;
 
--- Has drained nodes assign to other nodes the ranges that they still have. Each move has told the others of its shards. Returns
--- whether there are such nodes.
-CREATE OR REPLACE FUNCTION insta_ids_internal.give_away_drained(drain name[], exclude name[]) RETURNS boolean
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.give_away_ranges(d, drain || exclude) FROM unnest(drain) d;
-    RETURN drain <> '{}';
-END
-$$;
-
 -- Makes a plan, and moves its shards. `at_once` moves run at the same time, between different nodes.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.carry_out(
         command text, by text, threshold float8, drain name[], exclude name[], sample interval, at_once integer, max_pause interval,
@@ -138,13 +122,15 @@ BEGIN
     carrying := insta_ids_internal.make_plan(
         command, by, threshold, drain, exclude, sample, at_once, max_pause, ignore_dependents);
     CALL insta_ids_internal.new_transaction();
-    WHILE insta_ids_internal.goes_on(carrying) LOOP
+    WHILE carrying.states OPERATOR(pg_catalog.&&) '{waiting,running}'::pg_catalog.text[] LOOP
         CALL insta_ids_internal.carry_on(command, at_once, max_pause, ignore_dependents, carrying);
         CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.wait_ms(100);
     END LOOP;
     PERFORM insta_ids_internal.require_all_moved(command, carrying);
-    IF insta_ids_internal.give_away_drained(drain, exclude) THEN
+    IF drain OPERATOR(pg_catalog.<>) '{}'::pg_catalog.name[] THEN
+        -- Each move has told the other nodes of its shards.
+        PERFORM insta_ids_internal.give_away_ranges(d, drain OPERATOR(pg_catalog.||) exclude) FROM pg_catalog.unnest(drain) d;
         CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.share_map(), insta_ids_internal.disconnect_node();
     END IF;

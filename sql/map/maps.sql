@@ -230,6 +230,7 @@ DECLARE
     merged jsonb;
     own bigint;
     their bigint;
+    layout insta_ids_internal.config.layout%TYPE;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     IF map -> 'format' IS DISTINCT FROM '1' THEN
@@ -246,7 +247,8 @@ BEGIN
     END IF;
     LOCK TABLE insta_ids_internal.node, insta_ids_internal.assignment IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids_internal.config) THEN
-        PERFORM insta_ids.init((map ->> 'shards')::integer, (map ->> 'prefix')::name, insta_ids_internal.layout(map ->> 'layout'));
+        layout := map ->> 'layout';
+        PERFORM insta_ids.init((map ->> 'shards')::integer, (map ->> 'prefix')::name, layout);
     END IF;
     PERFORM insta_ids_internal.require_own_map(map);
     ours := insta_ids.shard_map();

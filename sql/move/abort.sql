@@ -138,16 +138,6 @@ BEGIN
 END
 $$;
 
--- Has the connected source withdraw a move that was cancelled here. If `is_lost`, this server need not have known the move.
-CREATE OR REPLACE FUNCTION insta_ids_internal.withdraw_there(move name, cancellation jsonb, is_lost boolean) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM insta_ids_internal.call_node(format('move_withdraw(%L, %L)', move,
-        cancellation || CASE WHEN is_lost THEN '{"was_known": true}' ELSE '{}' END::jsonb));
-END
-$$;
-
 CREATE OR REPLACE PROCEDURE insta_ids.move_abort(
         first integer, last integer, from_node name DEFAULT NULL, take_back boolean DEFAULT false)
     LANGUAGE plpgsql
@@ -175,7 +165,9 @@ BEGIN
         CALL insta_ids_internal.new_transaction();
     END IF;
     IF is_open_there THEN
-        PERFORM insta_ids_internal.withdraw_there(move, cancellation, take_back);
+        -- With take_back, this server need not have known the move.
+        PERFORM insta_ids_internal.call_node(pg_catalog.format('move_withdraw(%L, %L)', move, cancellation OPERATOR(pg_catalog.||)
+            CASE WHEN take_back THEN '{"was_known": true}' ELSE '{}' END::pg_catalog.jsonb));
     ELSIF has_left THEN
         PERFORM insta_ids_internal.share_map();
     END IF;

@@ -181,9 +181,16 @@ DECLARE
     moving insta_ids_internal.move;
     there jsonb;
     handed_over jsonb;
+    standby jsonb;
 BEGIN
     IF await_standbys THEN
-        PERFORM insta_ids_internal.require_standbys_have_hand_over(move);
+        standby := insta_ids_internal.await_standbys('10 s', '{}');
+        IF standby IS NOT NULL THEN
+            RAISE object_not_in_prerequisite_state USING
+                MESSAGE = format('%s of this node does not have the hand-over of move "%s" yet', standby ->> 'name', move),
+                DETAIL = 'Writers go on here. The other node keeps its rows, fenced.',
+                HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
+        END IF;
     END IF;
     SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
     there := insta_ids_internal.state_there(move, moving.id);

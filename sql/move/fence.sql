@@ -79,6 +79,26 @@ BEGIN
 END
 $$;
 
+-- Waits up to `patience` until all standbys, and those in `known`, have what this server has flushed. Returns the standby that is then
+-- farthest behind, as standby_behind() does, or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.await_standbys(patience interval, known text[]) RETURNS jsonb
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    flushed CONSTANT pg_lsn := pg_current_wal_flush_lsn();
+    gives_up_at CONSTANT numeric := insta_ids_internal.steady_ms() + extract(epoch FROM patience) * 1000;
+    standby jsonb;
+BEGIN
+    LOOP
+        standby := insta_ids_internal.standby_behind(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flushed)::bigint, known);
+        IF standby IS NULL OR insta_ids_internal.steady_ms() > gives_up_at THEN
+            RETURN standby;
+        END IF;
+        PERFORM insta_ids_internal.wait_ms(5);
+    END LOOP;
+END
+$$;
+
 -- Returns the mark of a committed fence: the WAL position that the target must reach, a time later than all ids, and the
 -- sequences. It waits up to `await_standbys` until all standbys have the fence on disk. A standby that is promoted without the
 -- fence would take writes that are lost. With NULL, it ignores standbys.
@@ -90,8 +110,6 @@ DECLARE
     sequences jsonb := '[]';
     sequence insta_ids_internal.shard_relation;
     value record;
-    fenced CONSTANT pg_lsn := pg_current_wal_flush_lsn();
-    gives_up_at CONSTANT numeric := insta_ids_internal.steady_ms() + extract(epoch FROM await_standbys) * 1000;
     standby jsonb;
 BEGIN
     IF moving.mark IS NULL AND (moving.step <> 'fenced' OR moving.fenced_by = pg_current_xact_id()) THEN
@@ -100,21 +118,16 @@ BEGIN
             HINT = format('On node "%s": CALL insta_ids.move_shards(%s, %s, %L).',
                 moving.to_node, moving.first, moving.last, moving.from_node);
     ELSIF moving.mark IS NULL THEN
-        WHILE await_standbys IS NOT NULL LOOP
-            standby := insta_ids_internal.standby_behind(
-                pg_wal_lsn_diff(pg_current_wal_flush_lsn(), fenced)::bigint, moving.standbys);
-            EXIT WHEN standby IS NULL;
-            IF insta_ids_internal.steady_ms() > gives_up_at THEN
-                RAISE object_not_in_prerequisite_state USING
-                    MESSAGE = format('%s of node "%s" does not have the fence yet', standby ->> 'name', moving.from_node),
-                    DETAIL = format('It %s. Promoted without the fence, it would take writes that are lost.',
-                        CASE WHEN (standby ->> 'is_connected')::boolean
-                            THEN 'lacks ' || pg_size_pretty((standby ->> 'lag')::bigint) || ' of WAL'
-                            ELSE 'is not connected' END),
-                    HINT = 'Wait until the standby has caught up, or call insta_ids.move_shards() with await_standbys => false.';
-            END IF;
-            PERFORM insta_ids_internal.wait_ms(5);
-        END LOOP;
+        standby := insta_ids_internal.await_standbys(await_standbys, moving.standbys);
+        IF standby IS NOT NULL THEN
+            RAISE object_not_in_prerequisite_state USING
+                MESSAGE = format('%s of node "%s" does not have the fence yet', standby ->> 'name', moving.from_node),
+                DETAIL = format('It %s. Promoted without the fence, it would take writes that are lost.',
+                    CASE WHEN (standby ->> 'is_connected')::boolean
+                        THEN 'lacks ' || pg_size_pretty((standby ->> 'lag')::bigint) || ' of WAL'
+                        ELSE 'is not connected' END),
+                HINT = 'Wait until the standby has caught up, or call insta_ids.move_shards() with await_standbys => false.';
+        END IF;
         FOR sequence IN
             SELECT * FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (moving.shards) AND r.kind = 'S'
         LOOP

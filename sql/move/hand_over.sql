@@ -61,7 +61,8 @@ BEGIN
     DELETE FROM insta_ids_internal.departed_shard d WHERE d.shard = ANY (moving.shards);
     PERFORM insta_ids_internal.open_shards(moving.shards);
     -- The event triggers pass what alters shards that are open.
-    PERFORM insta_ids_internal.disable_subscription(move), insta_ids_internal.restore_privileges(moving.shards, mark -> 'privileges'),
+    EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
+    PERFORM insta_ids_internal.restore_privileges(moving.shards, mark -> 'privileges'),
         -- Higher than all that the two nodes know.
         insta_ids_internal.assign_moved(moving,
             greatest((mark ->> 'version')::bigint + 1, insta_ids_internal.next_map_version()));
@@ -152,48 +153,14 @@ BEGIN
 END
 $$;
 
--- Waits until the standbys of this server have all that it has committed. Raises an error if they do not have it in time.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_standbys_have_hand_over(move name) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    handed_over CONSTANT pg_lsn := pg_current_wal_flush_lsn();
-    gives_up_at CONSTANT bigint := insta_ids_internal.steady_ms() + 10000;
-    standby jsonb;
-BEGIN
-    LOOP
-        standby := insta_ids_internal.standby_behind(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), handed_over)::bigint, '{}');
-        EXIT WHEN standby IS NULL;
-        IF insta_ids_internal.steady_ms() > gives_up_at THEN
-            RAISE object_not_in_prerequisite_state USING
-                MESSAGE = format('%s of this node does not have the hand-over of move "%s" yet', standby ->> 'name', move),
-                DETAIL = 'Writers go on here. The other node keeps its rows, fenced.',
-                HINT = 'Start the standby and call again, or call with await_standbys => false; if it is gone, drop its slot.';
-        END IF;
-        PERFORM insta_ids_internal.wait_ms(5);
-    END LOOP;
-END
-$$;
-
--- Lets the subscription of a move write no more.
-CREATE OR REPLACE FUNCTION insta_ids_internal.disable_subscription(move name) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move) THEN
-        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
-    END IF;
-END
-$$;
-
 -- Drops the subscription of a move. The source drops its slot. This waits until no session of the server reads pg_subscription, as
 -- pg_dump does for long.
 CREATE OR REPLACE FUNCTION insta_ids_internal.drop_subscription(move name) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM insta_ids_internal.disable_subscription(move);
     IF EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move) THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', move);
         EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', move);
         EXECUTE format('DROP SUBSCRIPTION %I', move);
     END IF;

@@ -60,12 +60,14 @@ BEGIN
 END
 $$;
 
--- Compares all rows of a move with those of the snapshot on the source. Each server reads by the snapshot of its transaction, and both
--- read the same table at the same time. Reports its progress at most once a second. Raises an error if a table differs.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_rows(moving insta_ids_internal.move) RETURNS void
+-- Compares all rows of a move with those of the snapshot on the source, and ends that snapshot. Each server reads by the snapshot of
+-- its transaction, and both read the same table at the same time. Reports its progress at most once a second. Raises an error if a
+-- table differs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.compare_snapshots(move name, fenced_ms bigint) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    moving CONSTANT insta_ids_internal.move := (SELECT m FROM insta_ids_internal.move m WHERE m.name = move);
     tables CONSTANT text[] := insta_ids_internal.tables_of(moving.shards);
     relation text;
     ours record;
@@ -75,6 +77,8 @@ DECLARE
     different record;
     reported_at bigint := insta_ids_internal.steady_ms();
 BEGIN
+    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', moving.from_node, fenced_ms;
+    PERFORM insta_ids_internal.limit_statement(NULL::integer);
     FOREACH relation IN ARRAY tables LOOP
         PERFORM insta_ids_internal.begin_to_ask_node(
             format('SELECT to_jsonb(s) FROM insta_ids_internal.survey_rows(%L::regclass) s', relation), connection);
@@ -94,9 +98,14 @@ BEGIN
             reported_at := insta_ids_internal.steady_ms();
             RAISE NOTICE 'move_shards: % of % tables compared, % rows', compared, cardinality(tables), rows;
             -- This server cannot record it, because its transaction has to keep the snapshot.
-            PERFORM insta_ids_internal.call_node(format('move_compared(%L, %s)', moving.name, compared));
+            PERFORM insta_ids_internal.call_node(format('move_compared(%L, %s)', move, compared));
         END IF;
     END LOOP;
+    PERFORM insta_ids_internal.disconnect_node(connection);
+EXCEPTION WHEN query_canceled OR OTHERS THEN
+    -- The other server would keep its snapshot, and all rows that it sees.
+    PERFORM insta_ids_internal.disconnect_node(connection);
+    RAISE;
 END
 $$;
 
@@ -175,27 +184,6 @@ BEGIN
 END
 $$;
 
--- Compares all rows of both snapshots, and ends the one on the source. Raises an error if a table differs.
-CREATE OR REPLACE FUNCTION insta_ids_internal.compare_snapshots(move name, from_node name, fenced_ms bigint) RETURNS void
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    moving insta_ids_internal.move;
-BEGIN
-    RAISE NOTICE 'move_shards: compares all rows; node "%" was fenced for % ms', from_node, fenced_ms;
-    PERFORM insta_ids_internal.limit_statement(NULL::integer);
-    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move;
-    BEGIN
-        PERFORM insta_ids_internal.require_same_rows(moving);
-    EXCEPTION WHEN query_canceled OR OTHERS THEN
-        -- The other server would keep its snapshot, and all rows that it sees.
-        PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');
-        RAISE;
-    END;
-    PERFORM insta_ids_internal.disconnect_node('insta_ids_snapshot');
-END
-$$;
-
 -- Verifies a copy while writers go on, unless `verify` is none. A short fence makes both servers have the same
 -- rows. Under it, each server takes a snapshot, and the snapshots are compared after the fence has opened.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.verify_snapshots(
@@ -224,8 +212,7 @@ BEGIN
         CALL insta_ids_internal.new_transaction();
         CALL insta_ids_internal.fail_pause(move, from_node, max_pause, paused);
     END IF;
-    PERFORM insta_ids_internal.compare_snapshots(
-        move, from_node, insta_ids_internal.steady_ms() OPERATOR(pg_catalog.-) paused.fenced_at);
+    PERFORM insta_ids_internal.compare_snapshots(move, insta_ids_internal.steady_ms() OPERATOR(pg_catalog.-) paused.fenced_at);
     CALL insta_ids_internal.new_transaction();
 END
 $$;
