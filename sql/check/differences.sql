@@ -73,14 +73,10 @@ END;
 
 -- Returns a finding about a shard that read_parts() could not read.
 CREATE OR REPLACE FUNCTION insta_ids_internal.unread_shard(shard integer, reason text, hint text) RETURNS insta_ids.finding
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE PARALLEL SAFE LANGUAGE sql
     RETURN ROW('notice', 'not_read', quote_ident(insta_ids.schema_of(shard)),
         format('The objects of this shard could not be read: %s.', reason),
         coalesce(hint, 'Check again when no session locks or changes it.'))::insta_ids.finding;
-END
-$$;
 
 -- Runs a query for all shards, in parts: the query gets the shards of a part as $1. Returns its lines, which are arrays of
 -- texts, and for each shard that could not be read, the reason and what helps.

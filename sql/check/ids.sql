@@ -4,10 +4,8 @@
 
 -- Returns the sequences from which next_id mints ids of shards, in defaults and in functions of the shards.
 CREATE OR REPLACE FUNCTION insta_ids_internal.id_sequences() RETURNS TABLE (shard integer, sequence oid)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
-AS $$
-BEGIN
-    RETURN QUERY
+    STABLE PARALLEL SAFE LANGUAGE sql SET jit = off
+BEGIN ATOMIC
     WITH RECURSIVE minting AS (
         SELECT f.oid FROM unnest(insta_ids_internal.id_functions()) f (oid)
         UNION
@@ -30,8 +28,7 @@ BEGIN
     JOIN insta_ids_internal.shard_schema s ON s.oid = u.schema
     JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.oid AND d.refclassid = 'pg_class'::regclass
     JOIN pg_class c ON c.oid = d.refobjid AND c.relkind = 'S';
-END
-$$;
+END;
 
 -- Returns the last values of the sequences that the role may read. They are NULL if reading failed. Each part is read in a
 -- subtransaction that is rolled back, so no lock remains.
@@ -66,11 +63,9 @@ $$;
 -- `runs_out` assumes the average speed since the first of the shards was created, or for one day.
 CREATE OR REPLACE FUNCTION insta_ids_internal.sequence_budget()
     RETURNS TABLE (sequence oid, name text, shards integer[], used numeric, available numeric, runs_out timestamptz)
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+    STABLE PARALLEL UNSAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off
     SET enable_nestloop = off
-AS $$
-BEGIN
-    RETURN QUERY
+BEGIN ATOMIC
     WITH sequences AS MATERIALIZED (
         SELECT i.sequence, min(h.created_at) AS created_at, array_agg(i.shard ORDER BY i.shard) AS shards
         FROM insta_ids_internal.id_sequences() i JOIN insta_ids_internal.shard h ON h.shard = i.shard GROUP BY i.sequence
@@ -92,8 +87,7 @@ BEGIN
         SELECT (a.available - u.used) * greatest(extract(epoch FROM now() - i.created_at), 86400) / nullif(u.used, 0)
             AS seconds
     ) r;
-END
-$$;
+END;
 
 -- Returns findings about sequences of ids.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_sequences() RETURNS SETOF insta_ids.finding

@@ -115,10 +115,8 @@ $$;
 
 -- Returns findings about migrations that some shards lack.
 CREATE OR REPLACE FUNCTION insta_ids_internal.check_migrations() RETURNS SETOF insta_ids.finding
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
-AS $$
-BEGIN
-    RETURN QUERY
+    STABLE PARALLEL SAFE LANGUAGE sql SET jit = off
+BEGIN ATOMIC
     SELECT CASE s.state WHEN 'failed' THEN 'error' ELSE 'warning' END, s.state || '_migration', m.name,
            CASE s.state
                WHEN 'failed' THEN format('Shards in which it failed: %s. The first is shard %s: %s',
@@ -132,5 +130,4 @@ BEGIN
     JOIN insta_ids_internal.migration m ON m.number = s.number
     WHERE s.state <> 'applied'
     GROUP BY s.state, m.number ORDER BY m.number, s.state;
-END
-$$;
+END;

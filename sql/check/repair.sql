@@ -24,9 +24,7 @@ $$;
 -- Returns the type of a column, as ADD COLUMN and ADD ATTRIBUTE accept it. NULL if the column needs anything else, or if the type
 -- is not of pg_catalog.
 CREATE OR REPLACE FUNCTION insta_ids_internal.plain_type(relation oid, "column" name) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (
         -- Types with a modifier are keywords of SQL, which no search_path changes.
         SELECT CASE WHEN a.atttypmod = -1 THEN format('pg_catalog.%I', t.typname) ELSE format_type(t.oid, a.atttypmod) END
@@ -34,8 +32,6 @@ BEGIN
         WHERE a.attrelid = relation AND a.attname = "column" AND NOT a.attisdropped
             AND t.typnamespace = 'pg_catalog'::regnamespace AND a.attcollation = t.typcollation
             AND NOT a.atthasdef AND NOT a.attnotnull AND a.attidentity = '');
-END
-$$;
 
 -- Returns the statement that repairs an object of a shard, or NULL if there is none. `other_schema` has the object as it should
 -- be. A text before the statement warns if it could lose data, or if it blocks other sessions while it reads the table.

@@ -190,15 +190,11 @@ COMMENT ON FUNCTION insta_ids.check() IS 'what is wrong with the shards of this 
 
 -- Returns the shards of a range that have a schema. A NULL bound is no limit.
 CREATE OR REPLACE FUNCTION insta_ids_internal.shards_to_check(first integer, last integer) RETURNS integer[]
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE PARALLEL SAFE LANGUAGE sql
     RETURN ARRAY(
         SELECT s.shard FROM insta_ids_internal.shard_schema s
         WHERE s.oid IS NOT NULL AND s.shard >= coalesce(first, 0) AND (s.shard <= last OR last IS NULL)
         ORDER BY s.shard);
-END
-$$;
 
 -- Reads every ID of a shard, and reports those that should not be there, and tables that cannot be read. Returns whether there
 -- are none. No ID is expected to have reached `until`.
@@ -255,19 +251,6 @@ BEGIN
 END
 $$;
 
--- Raises an error if shards failed.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_all_sound(total integer, failed integer) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF failed > 0 THEN
-        RAISE check_violation USING
-            MESSAGE = format('%s of %s shards have ids that should not be there, or could not be read', failed, total),
-            DETAIL = 'A warning tells of each column or table.';
-    END IF;
-END
-$$;
-
 CREATE OR REPLACE PROCEDURE insta_ids.check_rows(
         first integer DEFAULT NULL, last integer DEFAULT NULL, batch integer DEFAULT 50)
     LANGUAGE plpgsql
@@ -291,7 +274,11 @@ BEGIN
         CALL insta_ids_internal.check_batch(todo, batch, until, done, failed);
         CALL insta_ids_internal.commit_batch('check_rows', total, done, failed);
     END LOOP;
-    PERFORM insta_ids_internal.require_all_sound(total, failed);
+    IF failed OPERATOR(pg_catalog.>) 0 THEN
+        RAISE check_violation USING
+            MESSAGE = pg_catalog.format('%s of %s shards have ids that should not be there, or could not be read', failed, total),
+            DETAIL = 'A warning tells of each column or table.';
+    END IF;
     -- If a procedure called this one, its transaction goes on with the caller's search_path.
     PERFORM pg_catalog.set_config('search_path', path, true);
 END

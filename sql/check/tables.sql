@@ -1,12 +1,36 @@
 -- Checks of tables: whether logical replication can identify their rows, and whether indexes and constraints are valid.
 
+-- Returns whether replication can compare values of a type: whether PostgreSQL finds an operator class with an equality operator.
+CREATE OR REPLACE FUNCTION insta_ids_internal.has_equality(type oid) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN NOT EXISTS (
+        -- A domain is compared as its base type is, an array and a composite type as their elements are.
+        WITH RECURSIVE compared AS (
+            SELECT type AS oid
+            UNION
+            SELECT p.oid
+            FROM compared c
+            JOIN pg_type t ON t.oid = c.oid
+            CROSS JOIN LATERAL (
+                SELECT t.typbasetype WHERE t.typtype = 'd'
+                UNION ALL
+                SELECT t.typelem WHERE t.typcategory = 'A'
+                UNION ALL
+                SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            ) p (oid)
+        )
+        SELECT FROM compared c JOIN pg_type t ON t.oid = c.oid
+        WHERE t.typtype = 'b' AND t.typcategory <> 'A' AND NOT EXISTS (
+            SELECT FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
+            WHERE m.amname IN ('btree', 'hash') AND o.opcdefault AND (o.opcintype = t.oid OR EXISTS (
+                SELECT FROM pg_cast k
+                WHERE k.castsource = t.oid AND k.casttarget = o.opcintype AND k.castmethod = 'b' AND k.castcontext = 'i'))));
+
 -- Returns the tables whose rows logical replication cannot identify.
 CREATE OR REPLACE FUNCTION insta_ids_internal.unidentified_tables(shards integer[])
     RETURNS TABLE (shard integer, relation regclass, reason text, hint text)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
+    STABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
     SELECT s.shard, c.oid::regclass, r.reason,
            CASE WHEN c.relreplident = 'f'
                THEN format('Add a primary key, and: ALTER TABLE %s REPLICA IDENTITY DEFAULT', c.oid::regclass)
@@ -34,38 +58,7 @@ BEGIN
     ) r (reason)
     WHERE s.shard = ANY (shards) AND r.reason IS NOT NULL
     ORDER BY s.shard, c.relname;
-END
-$$;
-
--- Returns whether replication can compare values of a type: whether PostgreSQL finds an operator class with an equality operator.
-CREATE OR REPLACE FUNCTION insta_ids_internal.has_equality(type oid) RETURNS boolean
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN NOT EXISTS (
-        -- A domain is compared as its base type is, an array and a composite type as their elements are.
-        WITH RECURSIVE compared AS (
-            SELECT type AS oid
-            UNION
-            SELECT p.oid
-            FROM compared c
-            JOIN pg_type t ON t.oid = c.oid
-            CROSS JOIN LATERAL (
-                SELECT t.typbasetype WHERE t.typtype = 'd'
-                UNION ALL
-                SELECT t.typelem WHERE t.typcategory = 'A'
-                UNION ALL
-                SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-            ) p (oid)
-        )
-        SELECT FROM compared c JOIN pg_type t ON t.oid = c.oid
-        WHERE t.typtype = 'b' AND t.typcategory <> 'A' AND NOT EXISTS (
-            SELECT FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
-            WHERE m.amname IN ('btree', 'hash') AND o.opcdefault AND (o.opcintype = t.oid OR EXISTS (
-                SELECT FROM pg_cast k
-                WHERE k.castsource = t.oid AND k.casttarget = o.opcintype AND k.castmethod = 'b' AND k.castcontext = 'i'))));
-END
-$$;
+END;
 
 -- Returns findings about tables whose rows are not in their heaps, tables without a replica identity, and indexes and constraints that
 -- are not valid.

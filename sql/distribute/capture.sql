@@ -2,15 +2,11 @@
 
 -- Returns the name of an object for a source, in the source's schema.
 CREATE OR REPLACE FUNCTION insta_ids_internal.capture_name(source regclass, what text) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (
         SELECT format('%I.%I', n.nspname, format('insta_ids_%s_%s', what,
             CASE WHEN octet_length(c.relname) > 40 THEN c.oid::text ELSE c.relname END))
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = source);
-END
-$$;
 
 -- Raises an error, because a trigger for each row does not see TRUNCATE.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_truncate() RETURNS trigger

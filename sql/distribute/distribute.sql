@@ -52,26 +52,8 @@ $$;
 
 -- Returns the tables of the distribution.
 CREATE OR REPLACE FUNCTION insta_ids_internal.distribution_sources() RETURNS regclass[]
-    STABLE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE PARALLEL UNSAFE LANGUAGE sql
     RETURN ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);
-END
-$$;
-
--- Raises an error unless `sources` are still the tables of the distribution. Between two batches, other sessions can abort it,
--- and other roles can write rows about their own tables.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_distribution(sources regclass[]) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF insta_ids_internal.distribution_sources() <> sources THEN
-        RAISE object_not_in_prerequisite_state USING
-            MESSAGE = 'another session has ended this distribution, or begun another one';
-    END IF;
-    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
-END
-$$;
 
 -- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Locks the
 -- distribution, and raises an error unless `sources` are still its tables.
@@ -87,7 +69,13 @@ BEGIN
     SET LOCAL extra_float_digits = 1;
     -- The lock comes before the snapshot. No other session applies changes, switches or aborts meanwhile.
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
-    PERFORM insta_ids_internal.require_same_distribution(sources), insta_ids_internal.limit_catalog_cache();
+    -- Between two batches, other sessions can abort the distribution, and other roles can write rows about their own tables.
+    IF insta_ids_internal.distribution_sources() OPERATOR(pg_catalog.<>) sources THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = 'another session has ended this distribution, or begun another one';
+    END IF;
+    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    PERFORM insta_ids_internal.limit_catalog_cache();
 END
 $$;
 

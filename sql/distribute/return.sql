@@ -52,39 +52,14 @@ BEGIN
 END
 $$;
 
--- Disables all triggers of users on the sources. Returns the statements that enable them again as they were.
-CREATE OR REPLACE FUNCTION insta_ids_internal.disable_triggers() RETURNS text[]
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    next record;
-    undo text[] := '{}';
-BEGIN
-    FOR next IN
-        SELECT p.relation, t.tgname, CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END AS state
-        FROM insta_ids_internal.distribution d
-        CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(d.source)) p (relation)
-        JOIN pg_trigger t ON t.tgrelid = p.relation AND NOT t.tgisinternal AND t.tgenabled <> 'D'
-    LOOP
-        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.tgname);
-        undo := undo || format('ALTER TABLE ONLY %s %s TRIGGER %I', next.relation, next.state, next.tgname);
-    END LOOP;
-    RETURN undo;
-END
-$$;
-
 -- Returns the columns of a source that can be written, and that the shards have.
 CREATE OR REPLACE FUNCTION insta_ids_internal.returned_columns(going insta_ids_internal.distribution) RETURNS name[]
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN ARRAY(
         SELECT a.attname FROM pg_attribute a
         JOIN pg_attribute b ON b.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND b.attname = a.attname
             AND NOT b.attisdropped
         WHERE a.attrelid = going.source AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum);
-END
-$$;
 
 -- Makes the temporary table of changed rows as they are in the shards, in the columns of the source. Each key is looked for in
 -- all shards, as a row with it may have gone from one to another.
@@ -207,9 +182,19 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.return_changes() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    undo CONSTANT text[] := insta_ids_internal.disable_triggers();
+    next record;
+    undo text[] := '{}';
     statement text;
 BEGIN
+    FOR next IN
+        SELECT p.relation, t.tgname, CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END AS state
+        FROM insta_ids_internal.distribution d
+        CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(d.source)) p (relation)
+        JOIN pg_trigger t ON t.tgrelid = p.relation AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+    LOOP
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.tgname);
+        undo := undo || format('ALTER TABLE ONLY %s %s TRIGGER %I', next.relation, next.state, next.tgname);
+    END LOOP;
     BEGIN
         PERFORM insta_ids_internal.return_all_changes(false);
     EXCEPTION WHEN unique_violation OR foreign_key_violation OR exclusion_violation THEN

@@ -80,13 +80,9 @@ $$;
 
 -- Returns the expression of the shard for a value of the key.
 CREATE OR REPLACE FUNCTION insta_ids_internal.shard_of_key(going insta_ids_internal.distribution, value text) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN format(insta_ids_internal.shard_call(insta_ids_internal.base_type(going.source, going.key)),
         value, (insta_ids_internal.require_config()).shards);
-END
-$$;
 
 -- Returns the name of the target in a shard, whether or not it exists.
 CREATE OR REPLACE FUNCTION insta_ids_internal.target_in(target name, shard integer) RETURNS text
@@ -111,34 +107,12 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.part_not_in_heap(source regclass) 
 -- Returns the targets of a source in all shards of this server.
 CREATE OR REPLACE FUNCTION insta_ids_internal.targets_of(going insta_ids_internal.distribution)
     RETURNS TABLE (shard integer, relation regclass)
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
     SELECT s.shard, c.oid::regclass
     FROM insta_ids_internal.shard_schema s JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = going.target
     ORDER BY s.shard;
-END
-$$;
-
--- Returns the columns of the target that are copied, and the expression of each one's value. `cast_to` is the type to which the
--- value's text is cast, or NULL if the source has the same type. A type of a shard's own has the schema %1$I. The targets of all
--- shards are alike, so the first one stands for all.
-CREATE OR REPLACE FUNCTION insta_ids_internal.copied_columns(going insta_ids_internal.distribution)
-    RETURNS TABLE ("column" name, cast_to text)
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
-    SELECT t.attname, CASE WHEN (t.atttypid, t.atttypmod) IS DISTINCT FROM (s.atttypid, s.atttypmod) THEN
-        insta_ids_internal.type_in_shard(t.atttypid, t.atttypmod, insta_ids.schema_of(0)) END
-    FROM pg_attribute t
-    JOIN pg_attribute s ON s.attrelid = going.source AND s.attname = t.attname AND s.attnum > 0
-    WHERE t.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND t.attnum > 0
-        AND NOT t.attisdropped AND t.attgenerated = ''
-    ORDER BY t.attnum;
-END
-$$;
+END;
 
 -- Returns the name of a type for format(). A type of the schema is named as one of %1$I, and so is its array.
 CREATE OR REPLACE FUNCTION insta_ids_internal.type_in_shard(type oid, modifier integer, schema name) RETURNS text
@@ -151,6 +125,22 @@ BEGIN ATOMIC
     JOIN pg_catalog.pg_type e ON e.oid = CASE WHEN t.typelem <> 0 AND t.typlen = -1 THEN t.typelem ELSE t.oid END
     JOIN pg_catalog.pg_namespace n ON n.oid = e.typnamespace
     WHERE t.oid = type;
+END;
+
+-- Returns the columns of the target that are copied, and the expression of each one's value. `cast_to` is the type to which the
+-- value's text is cast, or NULL if the source has the same type. A type of a shard's own has the schema %1$I. The targets of all
+-- shards are alike, so the first one stands for all.
+CREATE OR REPLACE FUNCTION insta_ids_internal.copied_columns(going insta_ids_internal.distribution)
+    RETURNS TABLE ("column" name, cast_to text)
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT t.attname, CASE WHEN (t.atttypid, t.atttypmod) IS DISTINCT FROM (s.atttypid, s.atttypmod) THEN
+        insta_ids_internal.type_in_shard(t.atttypid, t.atttypmod, insta_ids.schema_of(0)) END
+    FROM pg_attribute t
+    JOIN pg_attribute s ON s.attrelid = going.source AND s.attname = t.attname AND s.attnum > 0
+    WHERE t.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND t.attnum > 0
+        AND NOT t.attisdropped AND t.attgenerated = ''
+    ORDER BY t.attnum;
 END;
 
 -- Returns the statement that inserts rows into the target of a shard, for format() with the shard's schema. `rows` is the rest

@@ -21,12 +21,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.disconnect_node(connection text DE
 
 -- Waits for the one value that the statements of begin_to_ask_node() return, and returns it. NULL if they return no row.
 CREATE OR REPLACE FUNCTION insta_ids_internal.await_node(connection text DEFAULT 'insta_ids', timeout_ms integer DEFAULT 0) RETURNS text
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN (SELECT r FROM insta_ids_internal.rows_from_node(connection, timeout_ms) r);
-END
-$$;
 
 -- Begins to connect this session to a node. Raises an error unless the node is on the map.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_to_connect_node(node name, connection text) RETURNS void
@@ -99,21 +95,13 @@ END;
 
 -- Returns how long a node may take to answer a question about itself, in milliseconds. 0 is no limit.
 CREATE OR REPLACE FUNCTION insta_ids_internal.node_timeout_ms() RETURNS integer
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE PARALLEL SAFE LANGUAGE sql
     RETURN (extract(epoch FROM insta_ids_internal.setting('insta_ids.node_timeout')::interval) * 1000)::integer;
-END
-$$;
 
 -- Returns how many milliseconds are left until a time of the steady clock, at least 1. NULL is no limit, and 0 stands for it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.ms_until(until bigint) RETURNS integer
-    VOLATILE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    VOLATILE PARALLEL SAFE LANGUAGE sql
     RETURN coalesce(greatest(until - insta_ids_internal.steady_ms(), 1), 0);
-END
-$$;
 
 -- Runs statements on the connected node, and returns the one value that they return. Raises an error if they have not ended after
 -- `timeout_ms`; 0 is no limit.

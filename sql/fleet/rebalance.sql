@@ -41,7 +41,13 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = format('%s moves cannot run at once', at_once),
             DETAIL = 'It must be at least one.';
     END IF;
-    steps := insta_ids_internal.moves_of_fleet(exclude);
+    -- The source knows a move first, and the target knows it last. Only these two are asked.
+    SELECT coalesce(jsonb_agg(DISTINCT to_jsonb(m)), '[]') INTO steps
+    FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''moves'', jsonb_agg(jsonb_build_object(''first'', m.first,'
+            || ' ''last'', m.last, ''from_node'', m.from_node, ''to_node'', m.to_node))) FROM insta_ids_internal.move m',
+            NULL::insta_ids_internal.node_moves) a,
+        unnest((a.answer).moves) m
+    WHERE a.node IN (m.from_node, m.to_node) AND NOT ARRAY[m.from_node, m.to_node] && exclude;
     SELECT steps || coalesce(jsonb_agg(p ORDER BY p.step), '[]') INTO steps
     FROM insta_ids.rebalance_plan(by, threshold, drain, exclude, sample) p;
     RAISE NOTICE '%: % moves', command, jsonb_array_length(steps);
@@ -191,19 +197,6 @@ BEGIN
     RETURN insta_ids.shard_map();
 END
 $$;
-
--- Returns the moves that have begun between nodes of the map, as a plan has them. The source knows a move first, and the target
--- knows it last. Only these two are asked.
-CREATE OR REPLACE FUNCTION insta_ids_internal.moves_of_fleet(exclude name[]) RETURNS jsonb
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
-BEGIN ATOMIC
-    SELECT coalesce(jsonb_agg(DISTINCT to_jsonb(m)), '[]')
-    FROM insta_ids_internal.ask_fleet('SELECT jsonb_build_object(''moves'', jsonb_agg(jsonb_build_object(''first'', m.first,'
-            || ' ''last'', m.last, ''from_node'', m.from_node, ''to_node'', m.to_node))) FROM insta_ids_internal.move m',
-            NULL::insta_ids_internal.node_moves) a,
-        unnest((a.answer).moves) m
-    WHERE a.node IN (m.from_node, m.to_node) AND NOT ARRAY[m.from_node, m.to_node] && exclude;
-END;
 
 -- Returns whether a move has to wait: for one of its nodes, or because as many run as may.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_busy(steps jsonb, states text[], step jsonb, at_once integer) RETURNS boolean

@@ -105,12 +105,8 @@ COMMENT ON PROCEDURE insta_ids.move_shards(integer, integer, name, text, interva
 
 -- Returns what the connected source knows of a move: its row there, and how the move with this id has ended.
 CREATE OR REPLACE FUNCTION insta_ids_internal.state_there(move name, id uuid) RETURNS jsonb
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    VOLATILE PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.ask_node(format('SELECT insta_ids_internal.move_state(%L::name, %L::uuid)', move, id));
-END
-$$;
 
 -- Creates the shards of an offer, empty and closed, if the rows to which they refer are here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.prepare_offered(offer jsonb, path text) RETURNS void

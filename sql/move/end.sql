@@ -200,10 +200,6 @@ $$;
 
 -- Returns the answer of take_back().
 CREATE OR REPLACE FUNCTION insta_ids_internal.taken_back(first integer, last integer, shards integer) RETURNS jsonb
-    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE sql
     RETURN jsonb_build_object('map', insta_ids.shard_map(), 'shards', shards, 'present', (
         SELECT coalesce(jsonb_agg(s.shard), '[]') FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last));
-END
-$$;

@@ -5,10 +5,8 @@
 -- schemas. The owner of a part follows that of its table. NULL as `acl` stands for the privileges that PostgreSQL gives by default.
 CREATE OR REPLACE FUNCTION insta_ids_internal.owned_objects(shards integer[])
     RETURNS TABLE (kind text, identity text, part text, owner name, is_part boolean, acl aclitem[])
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
     WITH schemas AS (
         SELECT n.* FROM insta_ids_internal.shard_schema s JOIN pg_namespace n ON n.oid = s.oid WHERE s.shard = ANY (shards)
     ), relations AS (
@@ -44,36 +42,28 @@ BEGIN
                d.defaclrole, true, d.defaclacl
         FROM schemas s JOIN pg_default_acl d ON d.defaclnamespace = s.oid
     ) o (kind, identity, part, owner, is_part, acl);
-END
-$$;
+END;
+
+-- Returns the privileges of an object, in words. The grantee of a privilege of PUBLIC is ''.
+CREATE OR REPLACE FUNCTION insta_ids_internal.grants(kind text, owner name, acl aclitem[])
+    RETURNS TABLE (grantee name, privilege text, is_grantable boolean)
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT CASE a.grantee WHEN 0 THEN '' ELSE pg_get_userbyid(a.grantee) END, a.privilege_type, a.is_grantable
+    FROM aclexplode(coalesce(acl, acldefault(
+        CASE kind WHEN 'SCHEMA' THEN 'n' WHEN 'TABLE' THEN 'r' WHEN 'SEQUENCE' THEN 's' WHEN 'ROUTINE' THEN 'f' ELSE 'T' END::"char",
+        to_regrole(quote_ident(owner))))) a;
+END;
 
 -- Returns the owners and privileges of shards, as restore_privileges() takes them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.privileges_json(shards integer[]) RETURNS jsonb
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (
         SELECT jsonb_agg(jsonb_build_object('kind', o.kind, 'identity', o.identity, 'part', o.part, 'owner', o.owner, 'grants',
             -- An empty list says that nobody has a privilege, and NULL that PostgreSQL's default applies.
             CASE WHEN o.acl IS NOT NULL
                 THEN coalesce((SELECT jsonb_agg(g) FROM insta_ids_internal.grants(o.kind, o.owner, o.acl) g), '[]') END))
         FROM insta_ids_internal.owned_objects(shards) o);
-END
-$$;
-
--- Returns the privileges of an object, in words. The grantee of a privilege of PUBLIC is ''.
-CREATE OR REPLACE FUNCTION insta_ids_internal.grants(kind text, owner name, acl aclitem[])
-    RETURNS TABLE (grantee name, privilege text, is_grantable boolean)
-    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
-    SELECT CASE a.grantee WHEN 0 THEN '' ELSE pg_get_userbyid(a.grantee) END, a.privilege_type, a.is_grantable
-    FROM aclexplode(coalesce(acl, acldefault(
-        CASE kind WHEN 'SCHEMA' THEN 'n' WHEN 'TABLE' THEN 'r' WHEN 'SEQUENCE' THEN 's' WHEN 'ROUTINE' THEN 'f' ELSE 'T' END::"char",
-        to_regrole(quote_ident(owner))))) a;
-END
-$$;
 
 -- Raises an error if a role does not exist here that owns objects of shards on their source, or has privileges on them.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_roles(privileges jsonb, from_node name) RETURNS void
@@ -171,9 +161,7 @@ $$;
 
 -- Returns the objects outside of a shard that depend on it, at most five, in one text, or NULL if there are none.
 CREATE OR REPLACE FUNCTION insta_ids_internal.named_dependents(schema oid) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (
         SELECT string_agg(d.object, ', ' ORDER BY d.number) FILTER (WHERE d.number <= 5)
             || CASE WHEN count(*) > 5 THEN format(' and %s more', count(*) - 5) ELSE '' END
@@ -185,8 +173,6 @@ BEGIN
                 SELECT format('publication %I', p) FROM insta_ids_internal.publications_of(schema) p
             ) o (object)
         ) d);
-END
-$$;
 
 -- Returns the hashes of the keys in columns of a table and its partitions.
 CREATE OR REPLACE FUNCTION insta_ids_internal.hashes_of_keys(relation regclass, columns text[]) RETURNS SETOF bigint

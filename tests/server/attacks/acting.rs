@@ -183,7 +183,10 @@ fn a_migration_runs_only_with_rights_its_author_has() {
         .batch_execute("SELECT insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint)')")
         .unwrap();
     client.batch_execute("SET ROLE peer").unwrap();
-    of_guest(&mut client, "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')");
+    of_guest(
+        &mut client,
+        "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')",
+    );
     client.batch_execute("RESET ROLE").unwrap();
     for call in apply {
         of_guest(&mut client, call);
@@ -191,7 +194,11 @@ fn a_migration_runs_only_with_rights_its_author_has() {
 
     // Who has read it takes it over, also where it was applied before.
     client.batch_execute("INSERT INTO insta_ids_internal.shard_migration VALUES (1, 2)").unwrap();
-    client.batch_execute("SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')").unwrap();
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')",
+        )
+        .unwrap();
     client.batch_execute("CALL insta_ids.migrate()").unwrap();
     client.batch_execute("SELECT insta_ids.create_shard(5)").unwrap();
     assert_eq!(
