@@ -64,9 +64,10 @@ BEGIN
 END
 $$;
 
--- Returns after how many milliseconds a worker is to try a move, and for which call. Both are NULL if it is to end: nobody wants the
--- move driven, or a younger worker drives it. Waits for older workers, and for a session that has started the worker and not committed.
-CREATE OR REPLACE FUNCTION insta_ids_internal.next_attempt(move name, OUT wait_ms bigint, OUT call text)
+-- Returns after how many milliseconds a worker is to try a move, and for which call. `wait_ms` is NULL if it is to end: nobody wants the
+-- move driven, a younger worker drives it, or the call is not `own_call`, which has another worker. `own_call` is empty until the worker
+-- knows it. Waits for older workers, and for a session that has started the worker and not committed.
+CREATE OR REPLACE FUNCTION insta_ids_internal.next_attempt(move name, own_call text, OUT wait_ms bigint, OUT call text)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -81,7 +82,7 @@ BEGIN
     PERFORM FROM insta_ids_internal.move m WHERE m.name = move AND m.driver ->> 'not_before' IS NULL FOR SHARE;
     SELECT m.driver INTO driver FROM insta_ids_internal.move m WHERE m.name = move;
     call := (driver ->> 'call')::uuid;
-    wait_ms := CASE WHEN driver IS NOT NULL
+    wait_ms := CASE WHEN driver IS NOT NULL AND own_call IN ('', call)
         THEN greatest(extract(epoch FROM (driver ->> 'not_before')::timestamptz - clock_timestamp()) * 1000, wait_ms) END;
 END
 $$;

@@ -60,11 +60,14 @@ pub extern "C-unwind" fn insta_ids_drive_move(argument: pg_sys::Datum) {
     unsafe { pg_guard_ffi_boundary(|| insta_ids_report_to(queue)) };
     let Some((first, last)) = range_of(BackgroundWorker::get_extra()) else { return };
     let name = &*format!("insta_ids_{first}_{last}");
-    let next = "SELECT n.wait_ms, n.call FROM insta_ids_internal.next_attempt($1::pg_catalog.name) n";
-    // Both are NULL if this worker is to end. The id of a call is a UUID.
-    while let Some((Some(wait), Some(id))) =
-        worker::in_extension(next, || Spi::get_two_with_args::<i64, String>(next, &[name.into()]))
-    {
+    let next = "SELECT n.wait_ms, n.call FROM insta_ids_internal.next_attempt($1::pg_catalog.name, $2::pg_catalog.text) n";
+    // The id of the call that this worker serves, which is a UUID.
+    let mut id = String::new();
+    loop {
+        let arguments = [name.into(), id.as_str().into()];
+        let attempt = worker::in_extension(next, || Spi::get_two_with_args::<i64, String>(next, &arguments));
+        let Some((Some(wait), Some(call_id))) = attempt else { return };
+        id = call_id;
         if wait > 0 {
             clock::wait_ms(wait.min(SLICE_MS));
             continue;
@@ -74,7 +77,7 @@ pub extern "C-unwind" fn insta_ids_drive_move(argument: pg_sys::Datum) {
         let drive = c_string(drive.as_bytes());
         let Some((code, message, is_awaited)) = call(&drive) else { return };
         let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.bool)::pg_catalog.text";
-        let arguments = [name.into(), id.into(), code.into(), message.into(), is_awaited.into()];
+        let arguments = [name.into(), id.as_str().into(), code.into(), message.into(), is_awaited.into()];
         worker::in_extension(failed, || Spi::run_with_args(failed, &arguments));
     }
 }

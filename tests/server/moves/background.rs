@@ -292,9 +292,9 @@ fn a_planted_subscription_runs_nothing() {
     let mut trap = cluster.connect_to("trap");
     trap.batch_execute(
         "CREATE TABLE ran (as_role name); CREATE SCHEMA insta_ids_internal;
-         CREATE FUNCTION insta_ids_internal.next_attempt(name) RETURNS bigint LANGUAGE sql
-            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING 0';
-         CREATE PROCEDURE insta_ids_internal.drive_move(name) LANGUAGE sql
+         CREATE FUNCTION insta_ids_internal.next_attempt(name, text, OUT wait_ms bigint, OUT call text) LANGUAGE sql
+            AS 'INSERT INTO public.ran VALUES (current_user) RETURNING 0, gen_random_uuid()::text';
+         CREATE PROCEDURE insta_ids_internal.drive_move(name, uuid) LANGUAGE sql
             AS 'INSERT INTO public.ran VALUES (current_user)'",
     )
     .unwrap();
