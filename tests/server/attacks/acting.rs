@@ -121,6 +121,9 @@ fn members_of_a_shared_role_apply_its_migrations() {
 const STATES: &str =
     "SELECT concat_ws(' ', shard, name, state) FROM insta_ids.migration_status ORDER BY shard, number";
 
+/// Adds what only a superuser may do.
+const ADD: &str = "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')";
+
 /// A migration runs with the rights of the caller. It runs only if its author has them too, or if the caller has added it as
 /// well. Only a superuser can say who the author is.
 #[test]
@@ -183,10 +186,7 @@ fn a_migration_runs_only_with_rights_its_author_has() {
         .batch_execute("SELECT insta_ids.add_migration('0001', 'CREATE TABLE photos (id bigint)')")
         .unwrap();
     client.batch_execute("SET ROLE peer").unwrap();
-    of_guest(
-        &mut client,
-        "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')",
-    );
+    of_guest(&mut client, ADD);
     client.batch_execute("RESET ROLE").unwrap();
     for call in apply {
         of_guest(&mut client, call);
@@ -194,11 +194,7 @@ fn a_migration_runs_only_with_rights_its_author_has() {
 
     // Who has read it takes it over, also where it was applied before.
     client.batch_execute("INSERT INTO insta_ids_internal.shard_migration VALUES (1, 2)").unwrap();
-    client
-        .batch_execute(
-            "SELECT insta_ids.add_migration('0002', 'DO $a$BEGIN ALTER ROLE guest CREATEDB; END$a$')",
-        )
-        .unwrap();
+    client.batch_execute(ADD).unwrap();
     client.batch_execute("CALL insta_ids.migrate()").unwrap();
     client.batch_execute("SELECT insta_ids.create_shard(5)").unwrap();
     assert_eq!(
