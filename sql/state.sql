@@ -267,7 +267,8 @@ CREATE TABLE insta_ids_internal.former_migration (
     added_at timestamptz NOT NULL,
     squashed_into text,
     ended_by name NOT NULL DEFAULT current_user,
-    ended_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+    ended_at timestamptz DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (name, ended_at)
 );
 SELECT pg_catalog.pg_extension_config_dump('insta_ids_internal.former_migration', '');
 

@@ -15,11 +15,15 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.left_schema(command pg_ddl_command
 
 -- Returns what to do before an object of a fenced shard can be altered.
 CREATE OR REPLACE FUNCTION insta_ids_internal.hint_to_alter(shard integer) RETURNS text
-    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
     RETURN CASE
         WHEN EXISTS (SELECT FROM insta_ids_internal.fence f WHERE f.shard = hint_to_alter.shard AND f.to_node IS NULL)
             THEN format('Open it first: SELECT insta_ids.unfence(%s).', shard)
         ELSE 'Try again when it has moved: see insta_ids.moves.' END;
+END
+$$;
 
 -- Returns an object that the statement of an event trigger has altered or dropped, and its shard, if that is one of `shards`.
 -- `schemas` has the schemas of `shards`, in the same order.

@@ -38,7 +38,9 @@ COMMENT ON VIEW insta_ids.shard_load IS 'the size of each shard here, and what i
 
 -- Returns what other nodes ask this one about itself. With `with_shards`, it has the load of each shard that is here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.node_report(with_shards boolean) RETURNS jsonb
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
     RETURN (
         WITH load AS MATERIALIZED (
             SELECT l.*, h.is_pinned, f.shard IS NOT NULL AS is_fenced, f.to_node
@@ -67,6 +69,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.node_report(with_shards boolean) R
                 ) t),
             'load', (SELECT coalesce(jsonb_agg(to_jsonb(l)), '[]') FROM load l WHERE with_shards))
         FROM insta_ids.version() v);
+END
+$$;
 
 CREATE OR REPLACE FUNCTION insta_ids.fleet(sample interval DEFAULT '1 s')
     RETURNS TABLE (

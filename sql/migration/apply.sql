@@ -74,48 +74,83 @@ END
 $$;
 
 -- Begins to apply a migration to a shard, in this subtransaction. If the shard `is_new`, it can issue IDs, also where the map assigns it
--- to another node. Returns a level for end_migration.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_migration(shard integer, is_new boolean) RETURNS integer
+-- to another node.
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_migration(shard integer, is_new boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_begin_migration';
 
--- Sets all settings back to what they were when the migration began. If this transaction has created `new_schema`, the next migration
--- can use enum values that this one has added there; NULL if it has not.
-CREATE OR REPLACE FUNCTION insta_ids_internal.end_migration(level integer, new_schema oid) RETURNS void
+-- Sets all settings back to what they were when the migration began. In a new shard, the next migration can use enum values that this
+-- one has added.
+CREATE OR REPLACE FUNCTION insta_ids_internal.end_migration() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_end_migration';
 
--- Returns the deferrable constraints of a schema, for SET CONSTRAINTS, and those that are initially deferred. A name that several
--- constraints share is in `deferred_names` if one of them is. Returns NULLs if there is none.
-CREATE OR REPLACE FUNCTION insta_ids_internal.deferrable_constraints(schema oid, OUT names text, OUT deferred_names text)
-    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Returns whether triggers of a table are still to be fired, at the end of the transaction.
+CREATE OR REPLACE FUNCTION insta_ids_internal.has_deferred_events(relation oid) RETURNS boolean
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_has_deferred_events';
+
+-- Returns the names of a schema's deferrable constraints, as SET CONSTRAINTS takes them: all, those that can be deferred, and those of
+-- these that are initially deferred. A name can only be deferred if all constraints with this name can. NULL if there is none. With
+-- `only_pending`, only those of tables whose triggers are still to be fired.
+CREATE OR REPLACE FUNCTION insta_ids_internal.deferrable_constraints(
+        schema oid, only_pending boolean, OUT names text, OUT can_defer text, OUT initially_deferred text)
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    SELECT string_agg(k.name, ', '), string_agg(k.name, ', ') FILTER (WHERE k.is_deferred) INTO names, deferred_names
+    SELECT string_agg(k.name, ', '), string_agg(k.name, ', ') FILTER (WHERE k.can_defer),
+           string_agg(k.name, ', ') FILTER (WHERE k.can_defer AND k.is_deferred)
+    INTO names, can_defer, initially_deferred
     FROM (
-        SELECT format('%s.%I', schema::regnamespace, k.conname) AS name, bool_or(k.condeferred) AS is_deferred
+        SELECT format('%s.%I', schema::regnamespace, k.conname) AS name, bool_and(k.condeferred) AS is_deferred,
+               NOT EXISTS (SELECT FROM pg_constraint o WHERE (o.conname, o.connamespace) = (k.conname, schema) AND NOT o.condeferrable)
+               AS can_defer
         -- PostgreSQL has no index of constraints by their schema.
         FROM pg_depend d JOIN pg_constraint k ON k.conrelid = d.objid AND k.condeferrable
         WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema AND d.classid = 'pg_class'::regclass
         GROUP BY k.conname
+        HAVING NOT only_pending OR bool_or(insta_ids_internal.has_deferred_events(k.conrelid))
+            OR bool_or(insta_ids_internal.has_deferred_events(k.confrelid))
     ) k;
 END
 $$;
 
--- Fires the deferred triggers of a schema's tables, as COMMIT would, with this search_path and role. Otherwise no later migration of
--- the transaction could alter these tables. Constraints that are initially deferred are deferred again. Raises their errors.
-CREATE OR REPLACE FUNCTION insta_ids_internal.fire_deferred(schema oid, path text, role text) RETURNS void
+-- Runs a statement of a migration with this search_path and role. Returns the role that the statement has set. SET CONSTRAINTS ALL
+-- applies to the schema's constraints alone: otherwise it would last for later migrations, and for the caller's transaction.
+CREATE OR REPLACE FUNCTION insta_ids_internal.run_statement(statement text, kind text, schema oid, path text, role text) RETURNS text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     own_role CONSTANT text := current_setting('role');
-    constraints CONSTANT record := insta_ids_internal.deferrable_constraints(schema);
+    constraints record;
+BEGIN
+    IF kind IN ('all immediate', 'all deferred') THEN
+        constraints := insta_ids_internal.deferrable_constraints(schema, false);
+        statement := coalesce(CASE kind
+            WHEN 'all immediate' THEN 'SET CONSTRAINTS ' || constraints.names || ' IMMEDIATE'
+            WHEN 'all deferred' THEN 'SET CONSTRAINTS ' || constraints.can_defer || ' DEFERRED' END, 'SELECT');
+    END IF;
+    PERFORM set_config('role', role, true), set_config('search_path', path, true);
+    -- Until search_path is set back, all names here must be qualified.
+    EXECUTE statement;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    role := current_setting('role');
+    PERFORM set_config('role', own_role, true);
+    RETURN role;
+END
+$$;
+
+-- Fires the deferred triggers of a schema's tables, as COMMIT would, with this search_path and role. Otherwise no later migration of
+-- the transaction could alter these tables. Constraints that are initially deferred are deferred again, if their names allow it. With
+-- `all_of_them`, also constraints without events are as they are initially.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fire_deferred(schema oid, path text, role text, all_of_them boolean) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    constraints CONSTANT record := insta_ids_internal.deferrable_constraints(schema, NOT all_of_them);
 BEGIN
     IF constraints.names IS NOT NULL THEN
-        PERFORM set_config('role', role, true), set_config('search_path', path, true);
-        EXECUTE pg_catalog.format('SET CONSTRAINTS %s IMMEDIATE', constraints.names);
-        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('role', own_role, true);
+        PERFORM insta_ids_internal.run_statement(format('SET CONSTRAINTS %s IMMEDIATE', constraints.names), 'ordinary', schema, path, role);
     END IF;
-    IF constraints.deferred_names IS NOT NULL THEN
-        EXECUTE format('SET CONSTRAINTS %s DEFERRED', constraints.deferred_names);
+    IF constraints.initially_deferred IS NOT NULL THEN
+        EXECUTE format('SET CONSTRAINTS %s DEFERRED', constraints.initially_deferred);
     END IF;
 END
 $$;
@@ -138,25 +173,28 @@ END
 $$;
 
 -- Applies to a shard the migrations that it lacks, in their order, each entirely or not at all. It stops at one that fails, and
--- returns the error. It also stops at one that only a script can apply, unless the shard is `new`. Raises an error for an
--- author without the caller's rights. Migrations after number `last` are left out, unless that is NULL.
+-- returns the error. It also stops at one that only a script can apply, unless the shard is `new`. Returns how many it has applied.
+-- Raises an error for an author without the caller's rights. Migrations after number `last` are left out, unless that is NULL.
 CREATE OR REPLACE FUNCTION insta_ids_internal.apply_migrations(
         shard integer, path text, new boolean, last integer,
-        OUT failed integer, OUT name text, OUT statement integer,
+        OUT applied integer, OUT failed integer, OUT name text, OUT statement integer,
         OUT code text, OUT message text, OUT detail text, OUT hint text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    schema name := insta_ids.schema_of(shard);
-    shard_path text := insta_ids_internal.path_of(schema, path);
-    role CONSTANT text := current_setting('role');
-    acting text;
+    schema CONSTANT name := insta_ids.schema_of(shard);
+    namespace CONSTANT oid := to_regnamespace(quote_ident(schema));
+    shard_path CONSTANT text := insta_ids_internal.path_of(schema, path);
+    -- The role that the migration's statements have.
+    role text;
     migration insta_ids_internal.migration;
     next record;
     applying xid;
     defaults bigint;
-    level integer;
+    has_defaults boolean;
+    sets_constraints boolean;
 BEGIN
+    applied := 0;
     -- The rows are locked, so that no session replaces a migration while it is applied.
     FOR migration IN
         SELECT * FROM insta_ids_internal.migration m
@@ -174,11 +212,12 @@ BEGIN
             ON CONFLICT ON CONSTRAINT shard_migration_pkey DO UPDATE
             SET at = excluded.at, statement = NULL, sqlstate = NULL, message = NULL
             RETURNING xmin INTO applying;
-            acting := role;
-            level := insta_ids_internal.begin_migration(shard, new);
+            PERFORM insta_ids_internal.begin_migration(shard, new);
+            role := current_setting('role');
+            sets_constraints := false;
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
             FOR next IN
-                SELECT s.number, coalesce(s.for_new_shard, s.statement) AS statement, s.alters
+                SELECT s.number, s.kind, s.command, coalesce(s.for_new_shard, s.statement) AS statement, s.alters
                 FROM insta_ids_internal.statements(migration.ddl) WITH ORDINALITY
                     s (statement, kind, command, for_new_shard, schema, alters, makes, number)
                 ORDER BY s.number
@@ -187,27 +226,16 @@ BEGIN
                 IF next.number = 1 OR cardinality(next.alters) > 0 THEN
                     PERFORM insta_ids_internal.require_own_path(schema, shard_path, next.alters);
                 END IF;
-                IF acting <> role THEN
-                    PERFORM set_config('role', acting, true);
-                END IF;
-                -- Until search_path is set back, all names here must be qualified.
-                PERFORM set_config('search_path', shard_path, true);
-                EXECUTE next.statement;
-                PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-                -- A role that the migration sets applies only to the migration's own statements.
-                acting := current_setting('role');
-                IF acting <> role THEN
-                    PERFORM set_config('role', role, true);
-                END IF;
+                sets_constraints := sets_constraints OR next.command = 'SET CONSTRAINTS';
+                role := insta_ids_internal.run_statement(next.statement, next.kind, namespace, shard_path, role);
             END LOOP;
             statement := NULL;
-            PERFORM insta_ids_internal.fire_deferred(to_regnamespace(quote_ident(schema)), shard_path, acting);
-            PERFORM insta_ids_internal.end_migration(level, CASE WHEN new THEN to_regnamespace(quote_ident(schema))::oid END);
+            PERFORM insta_ids_internal.fire_deferred(namespace, shard_path, role, sets_constraints);
             -- A CHECK can be missing only for a new default. Without track_counts, PostgreSQL does not count new defaults.
-            IF migration.check_ids AND (
-                pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
-                OR current_setting('track_counts') = 'off')
-            THEN
+            has_defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass) > defaults
+                OR current_setting('track_counts') = 'off';
+            PERFORM insta_ids_internal.end_migration();
+            IF migration.check_ids AND has_defaults THEN
                 PERFORM insta_ids_internal.add_checks(shard, applying, migration.ids_since);
             END IF;
         EXCEPTION WHEN OTHERS THEN
@@ -217,6 +245,7 @@ BEGIN
             name := migration.name;
             RETURN;
         END;
+        applied := applied + 1;
     END LOOP;
 END
 $$;

@@ -83,7 +83,7 @@ END
 $$;
 
 -- Returns a shard by which a change of the migrations is checked: the first that has all of them and is neither fenced nor moving. If
--- no shard exists, returns a number that this node could create. Raises an error if shards exist and none fits, or if a shard lacks what
+-- no shard exists, returns a free number. Raises an error if shards exist and none fits, or if a shard lacks what
 -- most have. An object that most shards lack makes no difference.
 CREATE OR REPLACE FUNCTION insta_ids_internal.reference_shard() RETURNS integer
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -95,7 +95,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.shard) THEN
         RETURN (
             SELECT min(n) FROM generate_series(0, (insta_ids_internal.require_config()).shards - 1) n
-            WHERE to_regnamespace(quote_ident(insta_ids.schema_of(n))) IS NULL AND insta_ids_internal.is_placed_here(n));
+            WHERE to_regnamespace(quote_ident(insta_ids.schema_of(n))) IS NULL);
     END IF;
     reference := (
         SELECT min(s.shard) FROM insta_ids_internal.shard s
@@ -224,6 +224,11 @@ BEGIN
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     last := (insta_ids_internal.require_migration_named(up_to)).number;
     PERFORM insta_ids_internal.require_trusted_author(m) FROM insta_ids_internal.migration m ORDER BY m.number;
+    -- No shard is dropped meanwhile, so none is recorded that does not exist.
+    PERFORM insta_ids_internal.lock_shards(ARRAY(SELECT s.shard FROM insta_ids_internal.shard s));
+    IF EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = squash_migrations.name AND m.number > last) THEN
+        RAISE duplicate_object USING MESSAGE = format('migration "%s" already exists', name);
+    END IF;
     SELECT count(*), bool_or(m.check_ids), max(m.ids_since) INTO squashed, checks, since
     FROM insta_ids_internal.migration m WHERE m.number <= last;
     SELECT s.shard, s.name INTO lacking FROM insta_ids_internal.migration_status s

@@ -1,19 +1,22 @@
 -- A dry run of a migration.
 
--- Returns the relations of a schema that this transaction has locked so that others wait for it, each with its strongest lock.
-CREATE OR REPLACE FUNCTION insta_ids_internal.strong_locks(schema oid) RETURNS TABLE (relation regclass, mode text, strength integer)
+-- Returns the tables, views and sequences that this transaction has locked so that others wait, each with its strongest lock. `known` has
+-- the names of those that may be dropped by now, by their OIDs.
+CREATE OR REPLACE FUNCTION insta_ids_internal.strong_locks(known jsonb) RETURNS TABLE (relation oid, name text, mode text, strength integer)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT DISTINCT ON (c.oid) c.oid::regclass, m.mode, m.strength::integer
+    SELECT DISTINCT ON (l.relation) l.relation, coalesce(c.oid::regclass::text, known ->> l.relation::text), m.mode, m.strength::integer
     FROM pg_locks l
-    JOIN pg_class c ON c.oid = l.relation AND c.relnamespace = schema AND c.relkind IN ('r', 'p', 'm', 'f', 'S')
+    LEFT JOIN pg_class c ON c.oid = l.relation
     JOIN unnest('{SHARE UPDATE EXCLUSIVE,SHARE,SHARE ROW EXCLUSIVE,EXCLUSIVE,ACCESS EXCLUSIVE}'::text[]) WITH ORDINALITY m (mode, strength)
         ON lower(replace(m.mode, ' ', '')) || 'lock' = lower(l.mode)
     WHERE l.locktype = 'relation' AND l.pid = pg_backend_pid() AND l.granted
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-    ORDER BY c.oid, m.strength DESC;
+        AND (c.relkind IN ('r', 'p', 'm', 'f', 'v', 'S') AND c.relnamespace <> ALL ('{pg_catalog,pg_toast,insta_ids_internal}'::regnamespace[])
+            OR c.oid IS NULL AND known ? l.relation::text)
+    ORDER BY l.relation, m.strength DESC;
 END
 $$;
 
@@ -24,18 +27,26 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.try_migration(number integer, shar
 AS $$
 DECLARE
     schema CONSTANT oid := to_regnamespace(quote_ident(insta_ids.schema_of(shard)));
+    earlier record;
     outcome record;
+    names jsonb;
     files jsonb;
     locks jsonb;
     findings insta_ids.finding[] := '{}';
 BEGIN
-    outcome := insta_ids_internal.apply_migrations(shard, path, false, number - 1);
-    SELECT coalesce(jsonb_object_agg(c.oid, c.relfilenode), '{}') INTO files FROM pg_class c WHERE c.relnamespace = schema;
-    SELECT coalesce(jsonb_object_agg(l.relation::oid, l.strength), '{}') INTO locks FROM insta_ids_internal.strong_locks(schema) l;
+    earlier := insta_ids_internal.apply_migrations(shard, path, false, number - 1);
+    outcome := earlier;
+    SELECT coalesce(jsonb_object_agg(c.oid, c.oid::regclass), '{}'), coalesce(jsonb_object_agg(c.oid, c.relfilenode), '{}')
+    INTO names, files FROM pg_class c WHERE c.relnamespace = schema AND c.relkind IN ('r', 'p', 'm', 'f', 'v', 'S');
+    SELECT coalesce(jsonb_object_agg(l.relation, l.strength), '{}') INTO locks FROM insta_ids_internal.strong_locks(names) l;
     IF outcome.failed IS NULL THEN
         outcome := insta_ids_internal.apply_migrations(shard, path, false, number);
     END IF;
-    IF outcome.failed IS NOT NULL THEN
+    IF outcome.code = '55P04' AND earlier.applied + outcome.applied > 0 THEN
+        findings := ARRAY[ROW('notice', 'not_tried', format('migration "%s"', outcome.name),
+            'It uses an enum value of a pending migration, which PostgreSQL allows in a later transaction only.',
+            'Apply the pending migrations before it first: CALL insta_ids.migrate() does so.')::insta_ids.finding];
+    ELSIF outcome.failed IS NOT NULL THEN
         findings := ARRAY[ROW('error', 'fails', format('migration "%s"', outcome.name),
             format('In shard %s, %s fails with SQLSTATE %s: %s', shard,
                 coalesce('statement ' || outcome.statement, 'the check of its constraints'), outcome.code, outcome.message),
@@ -47,14 +58,15 @@ BEGIN
                    'Nobody can read or write the table meanwhile.')::insta_ids.finding
             FROM pg_class c WHERE c.relfilenode <> (files ->> c.oid::text)::oid AND c.relkind IN ('r', 'm') ORDER BY c.oid::regclass::text)
             || ARRAY(
-            SELECT ROW('notice', 'lock', l.relation, format('Locked in mode %s until the shard''s batch commits.', l.mode),
+            SELECT ROW('notice', 'lock', l.name, format('Locked in mode %s until the shard''s batch commits.', l.mode),
                    CASE WHEN l.mode = 'ACCESS EXCLUSIVE' THEN 'Nobody can read or write it meanwhile.'
                        WHEN l.mode = 'SHARE UPDATE EXCLUSIVE' THEN 'Readers and writers do not wait.'
                        ELSE 'Writers wait meanwhile, readers do not.' END)::insta_ids.finding
-            FROM insta_ids_internal.strong_locks(schema) l
-            WHERE l.strength > coalesce((locks ->> l.relation::oid::text)::integer, 0)
-                AND files ? l.relation::oid::text
-            ORDER BY l.relation::text);
+            FROM insta_ids_internal.strong_locks(names) l
+            LEFT JOIN pg_class c ON c.oid = l.relation
+            -- Nobody waits for what the migration itself has created.
+            WHERE l.strength > coalesce((locks ->> l.relation::text)::integer, 0) AND (names ? l.relation::text OR c.relnamespace <> schema)
+            ORDER BY l.name);
     END IF;
     RAISE triggered_action_exception;
 EXCEPTION WHEN triggered_action_exception THEN

@@ -86,7 +86,8 @@ $$;
 --   applied: the shard lacks none, or only those that a script applies
 --   failed: the statement of this name and number raised this error
 --   busy: another session migrates the shard, or it moves, or it is fenced
---   locked: a lock was not free, and sessions would wait for the `held` shards meanwhile
+--   again: a new transaction may succeed. A lock was not free, and sessions would wait for the `held` shards meanwhile; or an enum value
+--       was used that an earlier migration of the transaction had added
 CREATE OR REPLACE FUNCTION insta_ids_internal.migrate_shard(
         shard integer, path text, lock_timeout interval, held integer,
         OUT state text, OUT name text, OUT statement integer, OUT code text, OUT message text)
@@ -110,7 +111,10 @@ BEGIN
     statement := outcome.statement;
     code := outcome.code;
     message := outcome.message;
-    state := CASE WHEN outcome.failed IS NULL THEN 'applied' WHEN code = '55P03' AND held > 0 THEN 'locked' ELSE 'failed' END;
+    state := CASE
+        WHEN outcome.failed IS NULL THEN 'applied'
+        WHEN code = '55P03' AND held > 0 OR code = '55P04' AND outcome.applied > 0 THEN 'again'
+        ELSE 'failed' END;
     IF state = 'failed' THEN
         INSERT INTO insta_ids_internal.shard_migration
         VALUES (shard, outcome.failed, clock_timestamp(), statement, code, message)
@@ -137,8 +141,8 @@ BEGIN
     WHILE done < cardinality(todo) AND held < batch LOOP
         number := todo[done + 1];
         outcome := insta_ids_internal.migrate_shard(number, path, lock_timeout, held);
-        -- The shard waits for its lock in a transaction of its own.
-        EXIT WHEN outcome.state = 'locked';
+        -- The shard is first in the next transaction.
+        EXIT WHEN outcome.state = 'again';
         done := done + 1;
         IF outcome.state = 'busy' THEN
             busy := busy + 1;

@@ -124,7 +124,8 @@ BEGIN
 END
 $$;
 
--- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting, concurrent or not allowed.
+-- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting, concurrent, all immediate
+-- or all deferred for SET CONSTRAINTS ALL, or not allowed.
 -- `command` is like CREATE TABLE. `for_new_shard` is a concurrent statement without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that
 -- the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it creates,
 -- unless that is temporary or a partition.

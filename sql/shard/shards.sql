@@ -62,6 +62,8 @@ BEGIN
         PERFORM insta_ids_internal.refuse_schema(schema, shard);
     END;
     INSERT INTO insta_ids_internal.shard (shard) VALUES (create_shard_schema.shard);
+    -- A restored dump may have rows of a shard that was dropped meanwhile.
+    DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = create_shard_schema.shard;
     RETURN true;
 END
 $$;

@@ -55,6 +55,8 @@ fn statements(
             Kind::SessionSetting => ("session setting", None),
             Kind::Concurrent => ("concurrent", Some(without_concurrently(&statement.text))),
             Kind::ConcurrentReindex => ("concurrent", Some(Vec::new())),
+            Kind::AllImmediate => ("all immediate", None),
+            Kind::AllDeferred => ("all deferred", None),
             Kind::NotAllowed => ("not allowed", None),
         };
         let command = Text(statement.command.to_bytes().to_vec());

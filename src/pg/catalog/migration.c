@@ -6,13 +6,17 @@
 #include "access/xact.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "storage/proc.h"
+#include "utils/catcache.h"
 #include "utils/guc.h"
 #include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(insta_ids_begin_migration);
 PG_FUNCTION_INFO_V1(insta_ids_end_migration);
+PG_FUNCTION_INFO_V1(insta_ids_has_deferred_events);
 
 bool		insta_ids_is_being_created(int32 shard);
 
@@ -22,10 +26,16 @@ bool		insta_ids_is_being_created(int32 shard);
 #define LOCAL_TRANSACTION (MyProc->vxid.lxid)
 #endif
 
-/* The shard that a subtransaction creates. */
-static int32 created_shard = -1;
-static LocalTransactionId creating_transaction;
-static SubTransactionId creating_subtransaction;
+/* The migration that the session applies. */
+static struct
+{
+	LocalTransactionId transaction;
+	SubTransactionId subtransaction;
+	/* Of the settings that last for the migration. */
+	int			level;
+	/* The shard, if this transaction creates it, or -1. */
+	int32		created_shard;
+}			applying = {.created_shard = -1};
 
 /*
  * Whether the session applies a migration to a shard that this transaction creates.  The shard can issue IDs for rows that the
@@ -35,53 +45,74 @@ static SubTransactionId creating_subtransaction;
 bool
 insta_ids_is_being_created(int32 shard)
 {
-	return shard == created_shard && creating_transaction == LOCAL_TRANSACTION && SubTransactionIsActive(creating_subtransaction);
+	return shard == applying.created_shard && applying.transaction == LOCAL_TRANSACTION &&
+		SubTransactionIsActive(applying.subtransaction);
 }
 
 /*
- * begin_migration(shard integer, is_new boolean): begins to apply a migration in this subtransaction.  Returns a level for
- * end_migration().
+ * Maintenance commands keep code of a table's owner from changing what lasts longer than the command.
+ */
+static void
+require_unrestricted(void)
+{
+	if (InSecurityRestrictedOperation())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("migrations cannot be applied within a security-restricted operation")));
+}
+
+/*
+ * begin_migration(shard integer, is_new boolean): begins to apply a migration in this subtransaction.  Settings of the migration last
+ * until end_migration() or the end of the subtransaction.
  */
 Datum
 insta_ids_begin_migration(PG_FUNCTION_ARGS)
 {
-	created_shard = PG_GETARG_BOOL(1) ? PG_GETARG_INT32(0) : -1;
-	creating_transaction = LOCAL_TRANSACTION;
-	creating_subtransaction = GetCurrentSubTransactionId();
-	PG_RETURN_INT32(NewGUCNestLevel());
+	require_unrestricted();
+	applying.transaction = LOCAL_TRANSACTION;
+	applying.subtransaction = GetCurrentSubTransactionId();
+	applying.level = NewGUCNestLevel();
+	applying.created_shard = PG_GETARG_BOOL(1) ? PG_GETARG_INT32(0) : -1;
+	PG_RETURN_VOID();
 }
 
 #if PG_VERSION_NUM < 170000
 /*
- * Whether an enum value belongs to a type of a schema.
+ * Whether this transaction has created the type of an enum value: all values of the type are its own.
  */
 static bool
-is_value_of_schema(Oid value, Oid schema)
+is_of_new_type(Oid value)
 {
-	HeapTuple	label = SearchSysCache1(ENUMOID, ObjectIdGetDatum(value));
-	HeapTuple	type;
-	bool		found;
+	HeapTuple	tuple = SearchSysCache1(ENUMOID, ObjectIdGetDatum(value));
+	CatCList   *values;
+	Oid			type;
+	bool		is_new = true;
 
-	if (!HeapTupleIsValid(label))
+	if (!HeapTupleIsValid(tuple))
 		return false;
-	type = SearchSysCache1(TYPEOID, ObjectIdGetDatum(((Form_pg_enum) GETSTRUCT(label))->enumtypid));
-	ReleaseSysCache(label);
-	if (!HeapTupleIsValid(type))
+	type = ((Form_pg_enum) GETSTRUCT(tuple))->enumtypid;
+	ReleaseSysCache(tuple);
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	if (!HeapTupleIsValid(tuple))
 		return false;
-	found = ((Form_pg_type) GETSTRUCT(type))->typnamespace == schema;
-	ReleaseSysCache(type);
-	return found;
+	is_new = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	ReleaseSysCache(tuple);
+	values = SearchSysCacheList1(ENUMTYPOIDNAME, ObjectIdGetDatum(type));
+	for (int i = 0; i < values->n_members && is_new; i++)
+		is_new = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(values->members[i]->tuple.t_data));
+	ReleaseCatCacheList(values);
+	return is_new;
 }
 
 /*
- * Lets this transaction use the values that it has added to enums of a schema that it has created.
+ * Lets this transaction use the values that it has added to enums that it has created.
  *
  * A new value is unsafe because it can be rolled back while an index keeps it.  A type that was created in the same transaction is
  * rolled back with all its indexes, so PostgreSQL allows this from version 17 on.  The list of unsafe values is private to the
  * server, but parallel workers receive a copy: this writes the list out, clears it, and reads back what stays.
  */
 static void
-accept_enum_values(Oid schema)
+accept_enum_values(void)
 {
 	Size		size = EstimateUncommittedEnumsSpace();
 	Oid		   *values = palloc(size);
@@ -90,7 +121,7 @@ accept_enum_values(Oid schema)
 	SerializeUncommittedEnums(values, size);
 	for (Oid *value = values; OidIsValid(*value); value++)
 	{
-		if (!is_value_of_schema(*value, schema))
+		if (!is_of_new_type(*value))
 			*kept++ = *value;
 	}
 	*kept = InvalidOid;
@@ -101,21 +132,32 @@ accept_enum_values(Oid schema)
 #endif
 
 /*
- * end_migration(level integer, new_schema oid): sets all settings back to what they were at begin_migration().  If this transaction
- * has created the schema, enum values that the migration added there can be used; NULL if it has not.
+ * end_migration(): sets all settings back to what they were at begin_migration().  If this transaction has created the shard, the next
+ * migration can use enum values that this one has added to the shard's types.
  */
 Datum
 insta_ids_end_migration(PG_FUNCTION_ARGS)
 {
-	int			next = NewGUCNestLevel();
+	int			level = NewGUCNestLevel() - 1;
 
-	AtEOXact_GUC(false, next);
-	if (PG_ARGISNULL(0) || PG_GETARG_INT32(0) < 2 || PG_GETARG_INT32(0) >= next)
-		elog(ERROR, "no migration has begun at this level");
-	AtEOXact_GUC(false, PG_GETARG_INT32(0));
+	AtEOXact_GUC(false, level + 1);
+	require_unrestricted();
+	if (applying.transaction != LOCAL_TRANSACTION || applying.subtransaction != GetCurrentSubTransactionId() || applying.level != level)
+		elog(ERROR, "no migration has begun here");
+	AtEOXact_GUC(false, level);
 #if PG_VERSION_NUM < 170000
-	if (!PG_ARGISNULL(1))
-		accept_enum_values(PG_GETARG_OID(1));
+	if (applying.created_shard >= 0)
+		accept_enum_values();
 #endif
+	applying.transaction = InvalidLocalTransactionId;
 	PG_RETURN_VOID();
+}
+
+/*
+ * has_deferred_events(relation oid): whether triggers of a table are still to be fired, at the end of the transaction.
+ */
+Datum
+insta_ids_has_deferred_events(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(AfterTriggerPendingOnRel(PG_GETARG_OID(0)));
 }

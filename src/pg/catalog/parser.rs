@@ -40,6 +40,10 @@ pub(crate) enum Kind {
     Concurrent,
     /// The statement is REINDEX CONCURRENTLY. A new shard does not need it.
     ConcurrentReindex,
+    /// The statement is SET CONSTRAINTS ALL IMMEDIATE.
+    AllImmediate,
+    /// The statement is SET CONSTRAINTS ALL DEFERRED.
+    AllDeferred,
     /// The statement is one that a migration cannot contain.
     NotAllowed,
 }
@@ -150,6 +154,14 @@ unsafe fn kind(statement: *mut pg_sys::Node) -> Kind {
                 false
             }
             NodeTag::T_SelectStmt if calls_set_config(statement) => return Kind::SessionSetting,
+            NodeTag::T_ConstraintsSetStmt => {
+                let set = node::<pg_sys::ConstraintsSetStmt>(statement);
+                match (set.constraints.is_null(), set.deferred) {
+                    (true, true) => return Kind::AllDeferred,
+                    (true, false) => return Kind::AllImmediate,
+                    _ => false,
+                }
+            }
             NodeTag::T_IndexStmt => node::<pg_sys::IndexStmt>(statement).concurrent,
             NodeTag::T_DropStmt => node::<pg_sys::DropStmt>(statement).concurrent,
             NodeTag::T_AlterTableStmt => {

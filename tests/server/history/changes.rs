@@ -4,7 +4,7 @@ use postgres::Client;
 use postgres::error::SqlState;
 
 use support::pair::Pair;
-use support::shards::add;
+use support::shards::{Running, add};
 use support::{Cluster, count, refused, texts};
 
 use super::check;
@@ -291,6 +291,138 @@ fn a_migration_is_tried_before_any_shard_has_it() {
     assert_eq!(error.message(), "no shard can try migration \"0001\"");
     // The session's own limit is what it was.
     assert_eq!(texts(&mut client, "SHOW lock_timeout"), ["0"]);
+}
+
+/// Pending migrations are applied in one transaction where they can be, and in several where a new value of an enum is used.
+#[test]
+fn pending_migrations_can_use_each_others_enum_values() {
+    let (_cluster, mut client) = with_shards("pending_values");
+    add(&mut client, "0002", "CREATE TYPE mood AS ENUM ('calm'); CREATE TABLE moods (mood mood PRIMARY KEY)");
+    migrate(&mut client);
+    add(&mut client, "0003", "ALTER TYPE mood ADD VALUE 'wild'");
+    add(&mut client, "0004", "INSERT INTO moods VALUES ('wild')");
+    let tried = "SELECT concat_ws(' ', code, object) FROM insta_ids.check_migration('0004')";
+    assert_eq!(texts(&mut client, tried), ["not_tried migration \"0004\""]);
+    migrate(&mut client);
+    check(&mut client, "both", [0, 1]);
+}
+
+/// A dry run reports locks outside of the shard, and those of what it drops.
+#[test]
+fn a_dry_run_reports_each_lock() {
+    let (_cluster, mut client) = with_shards("locks");
+    client.batch_execute("CREATE TABLE public.users (id int PRIMARY KEY)").unwrap();
+    add(
+        &mut client,
+        "0002",
+        "CREATE VIEW seen AS SELECT id FROM photos; CREATE TABLE old (id int PRIMARY KEY)",
+    );
+    migrate(&mut client);
+    add(
+        &mut client,
+        "0003",
+        "ALTER TABLE photos ADD user_id int REFERENCES users; DROP TABLE old; CREATE OR REPLACE VIEW seen AS SELECT id FROM photos WHERE n > 0",
+    );
+    let locks = "SELECT concat_ws(' ', object, split_part(detail, ' until', 1)) FROM insta_ids.check_migration('0003') WHERE code = 'lock'";
+    assert_eq!(
+        texts(&mut client, locks),
+        [
+            "insta0.old Locked in mode ACCESS EXCLUSIVE",
+            "insta0.photos Locked in mode ACCESS EXCLUSIVE",
+            "insta0.seen Locked in mode ACCESS EXCLUSIVE",
+            "public.users Locked in mode SHARE ROW EXCLUSIVE"
+        ]
+    );
+}
+
+/// A shard that is dropped while its migrations are squashed leaves nothing behind.
+#[test]
+fn a_shard_that_is_dropped_meanwhile_is_not_recorded() {
+    let (cluster, mut client) = with_shards("squash_drop");
+    let mut squashing = cluster.connect();
+    squashing
+        .batch_execute("BEGIN; SELECT insta_ids.squash_migrations('0001', 'baseline', 'CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), n int)')")
+        .unwrap();
+    let dropping = Running::start(cluster.connect(), "SELECT insta_ids.drop_shard(1)");
+    dropping.await_waiting(&mut client);
+    squashing.batch_execute("COMMIT").unwrap();
+    dropping.end().unwrap();
+    assert_eq!(
+        count(&mut client, "SELECT count(*) FROM insta_ids_internal.shard_migration WHERE shard = 1"),
+        0
+    );
+    client.batch_execute("SELECT insta_ids.create_shard(1)").unwrap();
+    check(&mut client, "dropped", [0, 1]);
+}
+
+/// A node without shards takes the same baseline as the others.
+#[test]
+fn a_node_without_shards_can_squash() {
+    let pair = Pair::start("squash_empty");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    b.batch_execute(support::pair::MIGRATION).unwrap();
+    let squash = "SELECT insta_ids.squash_migrations('0001', 'baseline',
+        'CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), caption text);
+         CREATE TABLE likes (id bigint PRIMARY KEY DEFAULT next_id(), photo bigint REFERENCES photos)')";
+    for node in [&mut a, &mut b] {
+        node.batch_execute(squash).unwrap();
+    }
+    b.batch_execute("CALL insta_ids.move_shards(2, 2, 'a')").unwrap();
+    add(&mut a, "0002", "SELECT 1");
+    let error =
+        refused(&mut a, &squash.replace("'0001'", "'baseline'").replacen("'baseline',\n", "'0002',\n", 1));
+    assert_eq!(error.message(), "migration \"0002\" already exists");
+}
+
+/// A function of an index cannot end settings of the server, and so let its own outlast the command.
+#[test]
+fn code_of_other_roles_cannot_end_a_migration() {
+    let (cluster, mut client) = with_shards("change_settings");
+    client
+        .batch_execute(
+            "CREATE ROLE keeper LOGIN; SELECT insta_ids.grant_provisioning('keeper'); GRANT CREATE ON DATABASE postgres TO keeper",
+        )
+        .unwrap();
+    let mut keeper = cluster.config().user("keeper").connect(postgres::NoTls).unwrap();
+    let function = |calls: &str| {
+        format!(
+            "CREATE OR REPLACE FUNCTION evil.f(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+                 BEGIN {calls} EXCEPTION WHEN OTHERS THEN RAISE NOTICE '%', SQLERRM; END;
+                 PERFORM pg_catalog.set_config('search_path', 'evil, pg_catalog', false); RETURN x; END $$"
+        )
+    };
+    keeper
+        .batch_execute("CREATE SCHEMA evil; CREATE TABLE evil.bait (x int); INSERT INTO evil.bait VALUES (1)")
+        .unwrap();
+    keeper.batch_execute(&function("NULL;")).unwrap();
+    keeper
+        .batch_execute(
+            "CREATE INDEX ON evil.bait (evil.f(x)); CREATE STATISTICS evil.s ON (evil.f(x)) FROM evil.bait",
+        )
+        .unwrap();
+    for calls in [
+        "PERFORM insta_ids_internal.end_migration();",
+        "PERFORM insta_ids_internal.begin_migration(0, false); PERFORM insta_ids_internal.end_migration();",
+        "PERFORM insta_ids_internal.begin_migration(0, true);",
+    ] {
+        keeper.batch_execute(&function(calls)).unwrap();
+        for command in ["REINDEX TABLE evil.bait", "ANALYZE evil.bait", "VACUUM FULL evil.bait"] {
+            client.batch_execute(command).unwrap();
+            assert_eq!(texts(&mut client, "SHOW search_path"), ["\"$user\", public"], "{calls} {command}");
+        }
+    }
+    let error = refused(&mut keeper, "SELECT insta_ids_internal.end_migration()");
+    assert_eq!((error.code(), error.message()), (&SqlState::INTERNAL_ERROR, "no migration has begun here"));
+    // An enum of another transaction keeps its unsafe values.
+    keeper.batch_execute("CREATE TYPE evil.mood AS ENUM ('calm')").unwrap();
+    keeper
+        .batch_execute(
+            "BEGIN; ALTER TYPE evil.mood ADD VALUE 'wild'; SELECT insta_ids_internal.begin_migration(0, true);
+             SELECT insta_ids_internal.end_migration()",
+        )
+        .unwrap();
+    let error = refused(&mut keeper, "SELECT 'wild'::evil.mood");
+    assert_eq!(error.code().code(), "55P04");
 }
 
 /// A provisioning role may do all of this with its own migrations, and not with those of a superuser.

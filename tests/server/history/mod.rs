@@ -162,3 +162,96 @@ fn a_setting_of_a_migration_ends_with_it() {
         assert_eq!(texts(&mut client, &format!("{lanes}{shard}.lanes")), ["fast none on"]);
     }
 }
+
+/// Histories of constraints, settings and defaults that are legal one by one, and what is special about them.
+const HISTORIES: [(&str, &[&str]); 7] = [
+    (
+        "a name shared with a constraint that cannot be deferred",
+        &[
+            "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE a (p int CONSTRAINT fk REFERENCES p DEFERRABLE INITIALLY DEFERRED)",
+            "CREATE TABLE b (p int CONSTRAINT fk REFERENCES p); CREATE DOMAIN d AS int CONSTRAINT fk CHECK (VALUE > 0)",
+            "INSERT INTO a VALUES (1); INSERT INTO p VALUES (1)",
+            "ALTER TABLE a ADD n int",
+        ],
+    ),
+    (
+        "a name shared by constraints of both kinds",
+        &[
+            "CREATE TABLE r (id int PRIMARY KEY); CREATE TABLE x (a int CONSTRAINT dup REFERENCES r DEFERRABLE)",
+            "CREATE TABLE y (a int CONSTRAINT dup REFERENCES r DEFERRABLE INITIALLY DEFERRED); INSERT INTO r VALUES (1)",
+            "INSERT INTO x VALUES (1); ALTER TABLE x ADD z int",
+        ],
+    ),
+    (
+        "constraints that a migration makes immediate",
+        &[
+            "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE d (id int PRIMARY KEY REFERENCES p DEFERRABLE INITIALLY DEFERRED)",
+            "INSERT INTO d VALUES (1); INSERT INTO p VALUES (1); SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE d ADD x int",
+            "CREATE TABLE a (p int REFERENCES p DEFERRABLE INITIALLY DEFERRED); INSERT INTO a VALUES (7); INSERT INTO p VALUES (7)",
+        ],
+    ),
+    (
+        "constraints that a migration defers",
+        &[
+            "CREATE TABLE p (id int PRIMARY KEY); SET CONSTRAINTS ALL DEFERRED",
+            "CREATE TABLE a (p int REFERENCES p DEFERRABLE); INSERT INTO p VALUES (1); INSERT INTO a VALUES (1); ALTER TABLE a ADD x int",
+            "SET CONSTRAINTS ALL DEFERRED; INSERT INTO a VALUES (2); INSERT INTO p VALUES (2)",
+        ],
+    ),
+    (
+        "a default that is not counted",
+        &[
+            "SET LOCAL track_counts = off; CREATE TABLE c (id bigint DEFAULT next_id())",
+            "ALTER TABLE c ADD PRIMARY KEY (id)",
+        ],
+    ),
+    (
+        "a temporary table that is dropped",
+        &[
+            "CREATE TEMP TABLE seen AS SELECT 1 AS n; CREATE TABLE t AS SELECT * FROM seen; DROP TABLE seen",
+            "ALTER TABLE t ADD m int",
+        ],
+    ),
+    (
+        "rows for an enum of another schema",
+        &[
+            "CREATE TABLE t (m public.mood)",
+            "INSERT INTO t VALUES ('calm')",
+            "ALTER TABLE t ADD PRIMARY KEY (m)",
+        ],
+    ),
+];
+
+/// Each of [`HISTORIES`] is applied to several shards of one batch, and gives new shards that are like them.
+#[test]
+fn what_is_legal_step_by_step_is_legal_at_once() {
+    let cluster = Cluster::start("history_legal");
+    cluster.connect().batch_execute("CREATE ROLE app").unwrap();
+    for (number, (name, migrations)) in HISTORIES.iter().enumerate() {
+        let database = format!("h{number}");
+        cluster.connect().batch_execute(&format!("CREATE DATABASE {database}")).unwrap();
+        let mut client = cluster.connect_to(&database);
+        client
+            .batch_execute(
+                "CREATE EXTENSION insta_ids; CREATE TYPE public.mood AS ENUM ('calm'); SELECT insta_ids.init(64);
+                 SELECT insta_ids.create_shard(n) FROM generate_series(0, 3) n",
+            )
+            .unwrap();
+        for (number, ddl) in migrations.iter().enumerate() {
+            client.execute("SELECT insta_ids.add_migration($1, $2)", &[&number.to_string(), ddl]).unwrap();
+            client
+                .batch_execute("CALL insta_ids.migrate()")
+                .unwrap_or_else(|e| panic!("{name}, {number}: {e:?}"));
+            // A transaction of the caller has the constraints that it had.
+            client
+                .batch_execute(
+                    "BEGIN; SELECT insta_ids.create_shard(9);
+                     CREATE TEMP TABLE u (id int PRIMARY KEY, of int REFERENCES u DEFERRABLE INITIALLY DEFERRED) ON COMMIT DROP;
+                     INSERT INTO u VALUES (1, 2); INSERT INTO u VALUES (2, 1); COMMIT",
+                )
+                .unwrap_or_else(|e| panic!("{name}, {number}: {e:?}"));
+            check(&mut client, name, [0, 9]);
+            client.batch_execute("SELECT insta_ids.drop_shard(9, force => true)").unwrap();
+        }
+    }
+}
