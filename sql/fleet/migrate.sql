@@ -35,8 +35,7 @@ BEGIN
     LOOP
         different := insta_ids_internal.first_difference(migrations, (asked.answer).migrations);
         IF different IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'object_not_in_prerequisite_state',
+            RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('migrations of node "%s" are not those of this node', asked.node),
                 DETAIL = format('The first that differs is "%s".', different),
                 HINT = 'Add the same migrations in the same order on all nodes. Call this on the node that has most of them.';
@@ -89,8 +88,7 @@ BEGIN
         PERFORM insta_ids_internal.disconnect_node(connection);
     END LOOP;
     IF failures <> '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('%s of %s nodes are not migrated', (SELECT count(*) FROM jsonb_object_keys(failures)),
                 (SELECT count(*) FROM insta_ids_internal.node)),
             DETAIL = (SELECT string_agg(format('Node "%s": %s.', f.key, rtrim(f.value, '.')), ' ' ORDER BY f.key) FROM jsonb_each_text(failures) f),

@@ -26,8 +26,7 @@ BEGIN
         AND to_regclass(format('%I.%I', s.schema, m.makes)) IS NULL
     ORDER BY s.shard, m.number LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('migration "%s" would create table "%s" on this node only', stuck.name, stuck.makes),
             DETAIL = format('Citus distributes schema "%s", but no table that a function creates in it.', stuck.schema),
             HINT = hint;

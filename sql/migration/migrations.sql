@@ -34,9 +34,7 @@ BEGIN
     SELECT count(*) AS shards, min(s.shard) AS first INTO applied
     FROM insta_ids_internal.shard_migration s WHERE s.migration = OLD.number AND s.message IS NULL;
     IF applied.shards > 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('migration "%s" is already applied', OLD.name),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('migration "%s" is already applied', OLD.name),
             DETAIL = format('Shards that have it: %s. The first is shard %s.', applied.shards, applied.first),
             HINT = 'Add another one that changes what this one made.';
     END IF;
@@ -58,9 +56,7 @@ BEGIN
     IF TG_OP <> 'INSERT' AND NOT is_superuser AND (OLD.is_by_superuser OR OLD.added_on IS NOT NULL
         OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = OLD.added_by AND NOT pg_has_role(r.oid, 'USAGE')))
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
+        RAISE insufficient_privilege USING MESSAGE = format('migration "%s" was added by role "%s"', OLD.name, OLD.added_by),
             DETAIL = 'Only roles that have the rights of that role can replace it, take it over or remove it.';
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
@@ -113,8 +109,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_author(migration i
 AS $$
 BEGIN
     IF NOT insta_ids_internal.is_trusted_migration(migration) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
+        RAISE insufficient_privilege USING
             MESSAGE = format('migration "%s" was added by role "%s"', migration.name, migration.added_by),
             DETAIL = CASE WHEN migration.added_on IS NULL THEN 'Its statements would run with your rights.'
                 ELSE format('The role is one of node "%s". The statements would run with your rights.', migration.added_on) END,
@@ -148,14 +143,10 @@ DECLARE
     statements integer := 0;
 BEGIN
     IF octet_length(name) NOT BETWEEN 1 AND 255 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'name of a migration is empty or too long',
+        RAISE invalid_parameter_value USING MESSAGE = 'name of a migration is empty or too long',
             DETAIL = format('It has %s bytes, and can have 1 to 255.', octet_length(name));
     ELSIF octet_length(ddl) > most THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'program_limit_exceeded',
-            MESSAGE = format('migration "%s" is too long', name),
+        RAISE program_limit_exceeded USING MESSAGE = format('migration "%s" is too long', name),
             DETAIL = format('It has %s bytes, and can have %s.', octet_length(ddl), most),
             HINT = 'Add it as several.';
     END IF;
@@ -171,13 +162,11 @@ BEGIN
     LOOP
         statements := statements + 1;
         IF next.kind = 'transaction control' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
+            RAISE invalid_parameter_value USING
                 MESSAGE = format('statement %s of migration "%s" begins or ends a transaction', statements, name),
                 HINT = 'Leave it out: a migration is applied to a shard entirely or not at all.';
         ELSIF next.kind = 'session setting' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
+            RAISE invalid_parameter_value USING
                 MESSAGE = format('statement %s of migration "%s" sets something for the session', statements, name),
                 HINT = 'Use SET LOCAL, or leave it out: search_path is set for each statement.';
         ELSIF next.kind = 'not allowed' THEN
@@ -188,27 +177,21 @@ BEGIN
                     WHEN 'CREATE EXTENSION' THEN 'Run it once in each database, with a schema that is in the search_path of migrate(): CREATE EXTENSION ... SCHEMA public.'
                     ELSE 'Run it once in each database that needs it, outside of migrations.' END;
         ELSIF next.kind = 'concurrent' AND transactional THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
+            RAISE invalid_parameter_value USING
                 MESSAGE = format('statement %s of migration "%s" cannot run in a transaction', statements, name),
                 HINT = 'Leave out CONCURRENTLY, or add the statement by itself with transactional => false.';
         ELSIF NOT transactional AND (next.kind <> 'concurrent' OR statements > 1) THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
-                MESSAGE = format('migration "%s" can run in a transaction', name),
+            RAISE invalid_parameter_value USING MESSAGE = format('migration "%s" can run in a transaction', name),
                 DETAIL = 'With transactional => false, a migration is one statement with CONCURRENTLY.';
         ELSIF next.schema IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
+            RAISE invalid_parameter_value USING
                 MESSAGE = format('statement %s of migration "%s" names schema "%s"', statements, name, next.schema),
                 DETAIL = 'It would be run again for each shard.',
                 HINT = 'Leave the schema out: search_path begins with the shard''s.';
         END IF;
     END LOOP;
     IF statements = 0 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('migration "%s" has no statement', name);
+        RAISE invalid_parameter_value USING MESSAGE = format('migration "%s" has no statement', name);
     END IF;
 END
 $$;

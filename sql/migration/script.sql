@@ -9,13 +9,9 @@ DECLARE
 BEGIN
     SELECT * INTO migration FROM insta_ids_internal.migration m WHERE m.name = migration_by_script.name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('migration "%s" does not exist', left(name, 255));
+        RAISE undefined_object USING MESSAGE = format('migration "%s" does not exist', left(name, 255));
     ELSIF migration.transactional THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('migration "%s" runs in transactions', name),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('migration "%s" runs in transactions', name),
             HINT = 'Apply it: CALL insta_ids.migrate().';
     END IF;
     RETURN migration;
@@ -96,12 +92,9 @@ DECLARE
 BEGIN
     PERFORM FROM insta_ids_internal.shard s WHERE s.shard = finish_migration.shard FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('shard %s does not exist', shard);
+        RAISE undefined_object USING MESSAGE = format('shard %s does not exist', shard);
     ELSIF committed IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'insta_ids_internal.start_migration() was not called in this session';
     END IF;
     -- The row is locked, so that no session replaces the migration before it is recorded.

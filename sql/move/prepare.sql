@@ -13,14 +13,11 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.commit_durably(), insta_ids_internal.require_writer_slot();
     IF here IS DISTINCT FROM moving.to_node THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('this server is not node "%s"', moving.to_node),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('this server is not node "%s"', moving.to_node),
             DETAIL = format('It is %s.', coalesce('node "' || here || '"', 'no node')),
             HINT = 'Set insta_ids.node in postgresql.conf, and restart the server; or call this on the other one.';
     ELSIF offer ->> 'encoding' <> getdatabaseencoding() THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('database of node "%s" has the encoding %s, and this one has %s', moving.from_node, offer ->> 'encoding',
                 getdatabaseencoding()),
             HINT = format('Create this database with ENCODING %L.', offer ->> 'encoding');
@@ -34,8 +31,7 @@ BEGIN
     END IF;
     outcome := insta_ids_internal.outcome_of_move(moving.id);
     IF outcome IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('offer of shards from %s to %s is void', moving.first, moving.last),
             DETAIL = format('It was %s here.', outcome),
             HINT = format('Let node "%s" take it back: CALL insta_ids.move_abort(%s, %s, %1$L).', moving.from_node,
@@ -51,8 +47,7 @@ BEGIN
         WHERE NOT EXISTS (
             SELECT FROM insta_ids_internal.assignment a WHERE s BETWEEN a.first AND a.last AND a.node = moving.from_node));
     IF shard IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('the map here does not have shard %s on node "%s"', shard, moving.from_node),
             DETAIL = format('Its version is %s, and %s there.', (SELECT m.version FROM insta_ids_internal.map m), offer #>> '{map,version}'),
             HINT = 'Assign on one of the two nodes what the other has, and apply that map on the other.';
@@ -94,9 +89,7 @@ BEGIN
     ) l (setting, needed, used)
     WHERE current_setting(l.setting)::integer - l.used < l.needed LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
-            MESSAGE = 'subscriptions cannot copy tables to this server',
+        RAISE configuration_limit_exceeded USING MESSAGE = 'subscriptions cannot copy tables to this server',
             DETAIL = format('"%s" is %s, and %s of them are in use.', short.setting, current_setting(short.setting), short.used),
             HINT = 'Raise it in postgresql.conf, and restart the server.';
     END IF;
@@ -123,8 +116,7 @@ BEGIN
         AND NOT insta_ids_internal.is_trusted(pg_get_userbyid(c.owner))
     WHERE r.shard = ANY (shards) ORDER BY r.relation::text, t.tgname LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
+        RAISE insufficient_privilege USING
             MESSAGE = format('trigger "%s" of table %s uses %s of role "%s"', other.tgname, other.relation, other.object, other.role),
             DETAIL = 'It fires for TRUNCATE, with which the move empties the table, and would run with your rights.',
             HINT = 'Drop the trigger by a migration, or let a superuser own the function.';
@@ -187,9 +179,7 @@ DECLARE
 BEGIN
     SELECT * INTO difference FROM insta_ids_internal.first_different_object(insta_ids_internal.objects_json(shard), objects);
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s is not what its migrations make', shard),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s is not what its migrations make', shard),
             DETAIL = format('%s %s: here %s, on node "%s" %s.',
                 upper(left(difference.kind, 1)) || substr(difference.kind, 2), difference.name,
                 coalesce(insta_ids_internal.in_shard(difference.ours, insta_ids.schema_of(shard), shard), 'nothing'),
@@ -208,9 +198,7 @@ DECLARE
     here integer := (SELECT min(s.shard) FROM insta_ids_internal.shard s WHERE s.shard BETWEEN first AND last);
 BEGIN
     IF here IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_object',
-            MESSAGE = format('shard %s is already on this node', here);
+        RAISE duplicate_object USING MESSAGE = format('shard %s is already on this node', here);
     END IF;
     PERFORM insta_ids_internal.require_no_remains(first, last);
 END
@@ -234,8 +222,7 @@ BEGIN
         IS DISTINCT FROM (t.name, t.ddl, t.transactional, t.check_ids, t.ids_since)
     ORDER BY m.number LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
+        RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('migration "%s" is not the same on node "%s"', different, from_node),
             HINT = 'Add, drop and squash the same migrations on all nodes: by add_migration(), drop_migration() and squash_migrations().';
     END IF;
@@ -300,8 +287,7 @@ BEGIN
             SELECT string_agg(quote_ident(k.name), ', ' ORDER BY k.place)
             FROM jsonb_array_elements_text(nullif(partition -> 3, 'null')) WITH ORDINALITY k (name, place) WHERE k.place > 1);
         IF partition ->> 2 !~ bounds OR partition #>> '{3,0}' NOT IN ('RANGE', 'LIST', 'HASH') THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'invalid_parameter_value',
+            RAISE invalid_parameter_value USING
                 MESSAGE = format('offer has a partition "%s" that cannot be made', partition ->> 1),
                 DETAIL = format('Its bounds are "%s", its partition key is %s.', partition ->> 2, partition -> 3);
         END IF;
@@ -325,9 +311,7 @@ BEGIN
     SELECT * INTO owned FROM insta_ids_internal.code_of_others(ARRAY(
         SELECT r.relation FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards))::oid[]);
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('%s belongs to role "%s"', owned.object, owned.role),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('%s belongs to role "%s"', owned.object, owned.role),
             DETAIL = 'PostgreSQL 15 runs the code of tables that a subscription writes to with the rights of the subscription''s owner.',
             HINT = format('If you trust that code: ALTER %s %s OWNER TO CURRENT_USER. Then call insta_ids.move_shards() again.',
                 upper(owned.type), owned.identity);

@@ -25,9 +25,7 @@ BEGIN
         SELECT FROM insta_ids_internal.shard_relation r JOIN pg_attribute a ON a.attrelid = r.relation
         WHERE r.shard = id_columns.shard AND format('%I.%I', r.name, a.attname) = c AND a.atttypid = 'bigint'::regtype);
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_column',
-            MESSAGE = format('shard %s has no bigint column %s', shard, wrong),
+        RAISE undefined_column USING MESSAGE = format('shard %s has no bigint column %s', shard, wrong),
             HINT = 'Write it like photos.parent_id.';
     END IF;
     RETURN QUERY
@@ -105,9 +103,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM pg_attribute c WHERE c.attrelid = t.relation AND c.attname = a.attname AND NOT c.attisdropped)
     ORDER BY r.name, a.attnum LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('migrations do not make %s of shard %s', lacking, source),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('migrations do not make %s of shard %s', lacking, source),
             HINT = 'Add what was done by hand as a migration, which does nothing where it is done.';
     END IF;
 END
@@ -218,9 +214,7 @@ DECLARE
         ORDER BY m.number LIMIT 1);
 BEGIN
     IF lacking IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = format('shard %s lacks migration "%s"', shard, lacking),
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s lacks migration "%s"', shard, lacking),
             HINT = format('Apply it first: CALL insta_ids.migrate(%s, %1$s).', shard);
     END IF;
 END

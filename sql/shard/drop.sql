@@ -32,8 +32,7 @@ DECLARE
     outside CONSTANT text := (SELECT min(d) FROM insta_ids_internal.dependents_of(schema) d);
 BEGIN
     IF outside IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'dependent_objects_still_exist',
+        RAISE dependent_objects_still_exist USING
             MESSAGE = format('cannot drop shard %s because other objects depend on it', shard),
             DETAIL = format('One is %s.', outside),
             HINT = 'Drop them first, or use force => true to drop them with it.';
@@ -55,9 +54,7 @@ BEGIN
     has_left := EXISTS (SELECT FROM insta_ids_internal.departed_shard d WHERE d.shard = drop_shard.shard AND d.schema IS NOT NULL);
     SELECT d.schema INTO remains FROM insta_ids_internal.departed_shard d WHERE d.shard = drop_shard.shard FOR UPDATE;
     IF has_left AND remains IS NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'serialization_failure',
-            MESSAGE = format('shard %s came back or was dropped meanwhile', shard),
+        RAISE serialization_failure USING MESSAGE = format('shard %s came back or was dropped meanwhile', shard),
             HINT = 'Look at insta_ids.shards, and call again.';
     END IF;
     IF remains IS NOT NULL THEN
@@ -67,9 +64,7 @@ BEGIN
         DELETE FROM insta_ids_internal.fence f WHERE f.shard = drop_shard.shard;
         DELETE FROM insta_ids_internal.shard s WHERE s.shard = drop_shard.shard;
         IF NOT FOUND THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'undefined_object',
-                MESSAGE = format('shard %s does not exist', shard);
+            RAISE undefined_object USING MESSAGE = format('shard %s does not exist', shard);
         END IF;
         -- Another session may have offered the shard before this one locked its row.
         PERFORM insta_ids_internal.require_not_moving(shard, shard);
@@ -98,9 +93,7 @@ BEGIN
         LOOP
             PERFORM insta_ids_internal.lock_relation(relation, 'ACCESS EXCLUSIVE');
             IF remains IS NULL AND insta_ids_internal.has_rows(relation) THEN
-                RAISE EXCEPTION USING
-                    ERRCODE = 'object_not_in_prerequisite_state',
-                    MESSAGE = format('shard %s is not empty', shard),
+                RAISE object_not_in_prerequisite_state USING MESSAGE = format('shard %s is not empty', shard),
                     DETAIL = format('Table %s has rows.', relation),
                     HINT = 'Use force => true to drop it with all that is in it.';
             END IF;

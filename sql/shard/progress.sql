@@ -21,13 +21,9 @@ AS $$
 BEGIN
     PERFORM insta_ids_internal.require_config(), insta_ids.schema_of(first), insta_ids.schema_of(last);
     IF first > last THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('first shard %s is greater than last shard %s', first, last);
+        RAISE invalid_parameter_value USING MESSAGE = format('first shard %s is greater than last shard %s', first, last);
     ELSIF batch IS NULL OR batch < 1 THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('batch of %s shards is less than 1', coalesce(batch, 0));
+        RAISE invalid_parameter_value USING MESSAGE = format('batch of %s shards is less than 1', coalesce(batch, 0));
     END IF;
 END
 $$;
@@ -133,8 +129,7 @@ BEGIN
     FROM pg_locks WHERE NOT fastpath;
     -- The locks for one shard are already held.
     IF batch > 1 AND own * batch > room - others THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
+        RAISE configuration_limit_exceeded USING
             MESSAGE = format('batch of %s shards needs more locks than the server has', batch),
             DETAIL = format('The first took %s; the server has %s, of which others hold %s.', own, room, others),
             HINT = format('Use a batch of at most %s, or raise "max_locks_per_transaction".',

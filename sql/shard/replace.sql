@@ -27,9 +27,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_write() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'read_only_sql_transaction',
-        MESSAGE = format('schema %I was replaced', TG_TABLE_SCHEMA),
+    RAISE read_only_sql_transaction USING MESSAGE = format('schema %I was replaced', TG_TABLE_SCHEMA),
         DETAIL = 'Its shard has another schema now.',
         HINT = 'Try again.';
 END
@@ -87,8 +85,7 @@ DECLARE
     publication CONSTANT name := (SELECT min(p) FROM insta_ids_internal.publications_of(schema) p);
 BEGIN
     IF publication IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'dependent_objects_still_exist',
+        RAISE dependent_objects_still_exist USING
             MESSAGE = format('publication "%s" has tables of schema %s', publication, schema),
             HINT = 'Take them out of it by ALTER PUBLICATION, and add the new ones afterwards.';
     END IF;
@@ -119,14 +116,10 @@ BEGIN
     IF EXISTS (SELECT FROM insta_ids_internal.shard_schema s WHERE s.oid = replace_shard.schema)
         OR NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = replace_shard.schema)
     THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('schema %s cannot replace shard %s', schema, shard),
+        RAISE invalid_parameter_value USING MESSAGE = format('schema %s cannot replace shard %s', schema, shard),
             DETAIL = 'It must be a schema that is not of a shard.';
     ELSIF to_regnamespace(quote_ident(kept)) IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_schema',
-            MESSAGE = format('schema "%s" already exists', kept),
+        RAISE duplicate_schema USING MESSAGE = format('schema "%s" already exists', kept),
             DETAIL = format('Schema "%s" gets this name.', replaced),
             HINT = 'Drop or rename it.';
     END IF;

@@ -29,9 +29,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_schema(schema name, shard i
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'duplicate_schema',
-        MESSAGE = format('schema "%s" already exists', schema),
+    RAISE duplicate_schema USING MESSAGE = format('schema "%s" already exists', schema),
         DETAIL = format('It is not one that insta_ids made for shard %s.', shard),
         HINT = 'Call insta_ids.adopt() if it runs the published function; else rename or drop it.';
 END
@@ -112,9 +110,7 @@ BEGIN
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_placed_here(shard);
     IF insta_ids_internal.make_shards(ARRAY[shard], pg_catalog.current_setting('search_path')) OPERATOR(pg_catalog.=) '{}' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'duplicate_object',
-            MESSAGE = pg_catalog.format('shard %s already exists', shard),
+        RAISE duplicate_object USING MESSAGE = pg_catalog.format('shard %s already exists', shard),
             HINT = 'If its schema is missing, insta_ids.drop_shard() forgets it.';
     END IF;
     RETURN insta_ids.schema_of(shard);
@@ -132,7 +128,7 @@ DECLARE
     taken record;
 BEGIN
     IF num_nulls(first, last) > 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'first and last shard must be given';
+        RAISE null_value_not_allowed USING MESSAGE = 'first and last shard must be given';
     END IF;
     PERFORM insta_ids_internal.require_range(first, last, batch);
     todo := ARRAY(
