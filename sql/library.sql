@@ -19,9 +19,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN (
-        SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-        WHERE e.extname = 'insta_ids');
+    -- With a join, the plan would read all of pg_namespace at each call.
+    RETURN (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'insta_ids');
 END
 $$;
 

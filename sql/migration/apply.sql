@@ -8,15 +8,15 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.note_transactions(failed boolean) 
 CREATE OR REPLACE FUNCTION insta_ids_internal.transactions_committed() RETURNS boolean
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'transactions_committed_wrapper';
 
--- Returns the search_path of a migration: the shard's schema, the extension's schema, and the caller's path. The extension's
--- schema is left out if other roles may create functions in it.
-CREATE OR REPLACE FUNCTION insta_ids_internal.path_of(schema name, path text) RETURNS text
+-- Returns what follows the shard's schema in the search_path of a migration, with the comma before it: the extension's schema, and the
+-- caller's path. The extension's schema is left out if other roles may create functions in it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.path_after_schema(path text) RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN (
-        SELECT concat_ws(', ', quote_ident(schema),
-            CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL THEN quote_ident(n.nspname) END, nullif(path, ''))
+        SELECT concat(
+            CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL THEN ', ' || quote_ident(n.nspname) END, ', ' || nullif(path, ''))
         FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
         WHERE e.extname = 'insta_ids');
 END
@@ -83,16 +83,16 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.begin_migration(shard integer, is_
 CREATE OR REPLACE FUNCTION insta_ids_internal.end_migration() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_end_migration';
 
--- Returns whether triggers of a table are still to be fired, at the end of the transaction.
-CREATE OR REPLACE FUNCTION insta_ids_internal.has_deferred_events(relation oid) RETURNS boolean
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_has_deferred_events';
+-- Returns the tables of a schema whose deferred triggers are still to be fired.
+CREATE OR REPLACE FUNCTION insta_ids_internal.tables_with_events(schema oid) RETURNS oid[]
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_tables_with_events';
 
 -- Returns the names of a schema's deferrable constraints, as SET CONSTRAINTS takes them: all, those that can be deferred, and those of
--- these that are initially deferred. A name can only be deferred if all constraints with this name can. NULL if there is none. With
--- `only_pending`, only those of tables whose triggers are still to be fired.
+-- these that are initially deferred. A name can only be deferred if all constraints with this name can. NULL if there is none. Unless
+-- `tables` is NULL, only constraints of these tables count.
 CREATE OR REPLACE FUNCTION insta_ids_internal.deferrable_constraints(
-        schema oid, only_pending boolean, OUT names text, OUT can_defer text, OUT initially_deferred text)
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+        schema oid, tables oid[], OUT names text, OUT can_defer text, OUT initially_deferred text)
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     SELECT string_agg(k.name, ', '), string_agg(k.name, ', ') FILTER (WHERE k.can_defer),
@@ -106,8 +106,7 @@ BEGIN
         FROM pg_depend d JOIN pg_constraint k ON k.conrelid = d.objid AND k.condeferrable
         WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema AND d.classid = 'pg_class'::regclass
         GROUP BY k.conname
-        HAVING NOT only_pending OR bool_or(insta_ids_internal.has_deferred_events(k.conrelid))
-            OR bool_or(insta_ids_internal.has_deferred_events(k.confrelid))
+        HAVING tables IS NULL OR bool_or(k.conrelid = ANY (tables) OR k.confrelid = ANY (tables))
     ) k;
 END
 $$;
@@ -122,30 +121,40 @@ DECLARE
     constraints record;
 BEGIN
     IF kind IN ('all immediate', 'all deferred') THEN
-        constraints := insta_ids_internal.deferrable_constraints(schema, false);
+        constraints := insta_ids_internal.deferrable_constraints(schema, NULL);
         statement := coalesce(CASE kind
             WHEN 'all immediate' THEN 'SET CONSTRAINTS ' || constraints.names || ' IMMEDIATE'
             WHEN 'all deferred' THEN 'SET CONSTRAINTS ' || constraints.can_defer || ' DEFERRED' END, 'SELECT');
     END IF;
-    PERFORM set_config('role', role, true), set_config('search_path', path, true);
+    IF role <> own_role THEN
+        PERFORM set_config('role', role, true);
+    END IF;
+    PERFORM set_config('search_path', path, true);
     -- Until search_path is set back, all names here must be qualified.
     EXECUTE statement;
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     role := current_setting('role');
-    PERFORM set_config('role', own_role, true);
+    IF role <> own_role THEN
+        PERFORM set_config('role', own_role, true);
+    END IF;
     RETURN role;
 END
 $$;
 
 -- Fires the deferred triggers of a schema's tables, as COMMIT would, with this search_path and role. Otherwise no later migration of
 -- the transaction could alter these tables. Constraints that are initially deferred are deferred again, if their names allow it. With
--- `all_of_them`, also constraints without events are as they are initially.
-CREATE OR REPLACE FUNCTION insta_ids_internal.fire_deferred(schema oid, path text, role text, all_of_them boolean) RETURNS void
+-- `whole`, also the constraints of tables without events are as they are initially.
+CREATE OR REPLACE FUNCTION insta_ids_internal.fire_deferred(schema oid, path text, role text, whole boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    constraints CONSTANT record := insta_ids_internal.deferrable_constraints(schema, NOT all_of_them);
+    tables CONSTANT oid[] := insta_ids_internal.tables_with_events(schema);
+    constraints record;
 BEGIN
+    IF tables = '{}' AND NOT whole THEN
+        RETURN;
+    END IF;
+    constraints := insta_ids_internal.deferrable_constraints(schema, CASE WHEN NOT whole THEN tables END);
     IF constraints.names IS NOT NULL THEN
         PERFORM insta_ids_internal.run_statement(format('SET CONSTRAINTS %s IMMEDIATE', constraints.names), 'ordinary', schema, path, role);
     END IF;
@@ -175,8 +184,9 @@ $$;
 -- Applies to a shard the migrations that it lacks, in their order, each entirely or not at all. It stops at one that fails, and
 -- returns the error. It also stops at one that only a script can apply, unless the shard is `new`. Returns how many it has applied.
 -- Raises an error for an author without the caller's rights. Migrations after number `last` are left out, unless that is NULL.
+-- `after_schema` is that of path_after_schema().
 CREATE OR REPLACE FUNCTION insta_ids_internal.apply_migrations(
-        shard integer, path text, new boolean, last integer,
+        shard integer, after_schema text, new boolean, last integer,
         OUT applied integer, OUT failed integer, OUT name text, OUT statement integer,
         OUT code text, OUT message text, OUT detail text, OUT hint text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -184,7 +194,7 @@ AS $$
 DECLARE
     schema CONSTANT name := insta_ids.schema_of(shard);
     namespace CONSTANT oid := to_regnamespace(quote_ident(schema));
-    shard_path CONSTANT text := insta_ids_internal.path_of(schema, path);
+    shard_path CONSTANT text := quote_ident(schema) || after_schema;
     -- The role that the migration's statements have.
     role text;
     migration insta_ids_internal.migration;

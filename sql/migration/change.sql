@@ -13,12 +13,12 @@ BEGIN
         RETURN migration;
     END IF;
     SELECT * INTO former FROM insta_ids_internal.former_migration f WHERE f.name = require_migration_named.name ORDER BY f.ended_at DESC LIMIT 1;
-    RAISE undefined_object USING
-        MESSAGE = format('migration "%s" does not exist', left(name, 255)),
-        DETAIL = CASE
-            WHEN former.squashed_into IS NOT NULL THEN format('It was replaced by migration "%s".', former.squashed_into)
-            WHEN former.name IS NOT NULL THEN format('Role %I dropped it at %s.', former.ended_by, former.ended_at)
-            ELSE 'No migration of this name was added.' END;
+    IF former.name IS NULL THEN
+        RAISE undefined_object USING MESSAGE = format('migration "%s" does not exist', left(name, 255));
+    END IF;
+    RAISE undefined_object USING MESSAGE = format('migration "%s" does not exist', left(name, 255)),
+        DETAIL = CASE WHEN former.squashed_into IS NOT NULL THEN format('It was replaced by migration "%s".', former.squashed_into)
+            ELSE format('Role %I dropped it at %s.', former.ended_by, former.ended_at) END;
 END
 $$;
 
@@ -127,8 +127,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_result(shard integer,
 AS $$
 DECLARE
     after CONSTANT record := insta_ids_internal.scratch_shard(shard, path);
-    exists_here CONSTANT boolean := EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = require_same_result.shard);
-    wanted CONSTANT jsonb := CASE WHEN exists_here THEN insta_ids_internal.objects_json(shard) ELSE before.objects END;
+    wanted CONSTANT jsonb := CASE WHEN EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = require_same_result.shard)
+        THEN insta_ids_internal.objects_json(shard) ELSE before.objects END;
     difference record;
 BEGIN
     IF after.failure IS NOT NULL THEN
@@ -181,20 +181,19 @@ DECLARE
     migration insta_ids_internal.migration;
     reference integer;
     before record;
-    number integer;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     migration := insta_ids_internal.require_migration_named(name);
-    number := migration.number;
     PERFORM insta_ids_internal.require_trusted_author(migration);
-    IF EXISTS (SELECT FROM insta_ids_internal.shard_migration s WHERE s.migration = number AND s.message IS NULL) THEN
+    IF EXISTS (SELECT FROM insta_ids_internal.shard_migration s WHERE s.migration = migration.number AND s.message IS NULL) THEN
         reference := insta_ids_internal.reference_shard();
         before := insta_ids_internal.scratch_shard(reference, path);
     END IF;
-    UPDATE insta_ids_internal.departed_shard d SET migrations = array_remove(d.migrations, number) WHERE number = ANY (d.migrations);
-    PERFORM insta_ids_internal.retire_migrations(number, number, NULL);
+    UPDATE insta_ids_internal.departed_shard d SET migrations = array_remove(d.migrations, migration.number)
+    WHERE migration.number = ANY (d.migrations);
+    PERFORM insta_ids_internal.retire_migrations(migration.number, migration.number, NULL);
     DELETE FROM insta_ids_internal.migration m WHERE m.number = migration.number;
     IF reference IS NOT NULL THEN
         PERFORM insta_ids_internal.require_same_result(reference, path, before);

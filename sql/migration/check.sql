@@ -20,9 +20,9 @@ BEGIN
 END
 $$;
 
--- Returns findings about what a migration does in a shard. Applies it, and the pending ones before it, and rolls them back. `path` is
--- the search_path of the migrations.
-CREATE OR REPLACE FUNCTION insta_ids_internal.try_migration(number integer, shard integer, path text) RETURNS SETOF insta_ids.finding
+-- Returns findings about what a migration does in a shard. Applies it, and the pending ones before it, and rolls them back.
+-- `after_schema` is that of path_after_schema().
+CREATE OR REPLACE FUNCTION insta_ids_internal.try_migration(number integer, shard integer, after_schema text) RETURNS SETOF insta_ids.finding
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -34,13 +34,13 @@ DECLARE
     locks jsonb;
     findings insta_ids.finding[] := '{}';
 BEGIN
-    earlier := insta_ids_internal.apply_migrations(shard, path, false, number - 1);
+    earlier := insta_ids_internal.apply_migrations(shard, after_schema, false, number - 1);
     outcome := earlier;
     SELECT coalesce(jsonb_object_agg(c.oid, c.oid::regclass), '{}'), coalesce(jsonb_object_agg(c.oid, c.relfilenode), '{}')
     INTO names, files FROM pg_class c WHERE c.relnamespace = schema AND c.relkind IN ('r', 'p', 'm', 'f', 'v', 'S');
     SELECT coalesce(jsonb_object_agg(l.relation, l.strength), '{}') INTO locks FROM insta_ids_internal.strong_locks(names) l;
     IF outcome.failed IS NULL THEN
-        outcome := insta_ids_internal.apply_migrations(shard, path, false, number);
+        outcome := insta_ids_internal.apply_migrations(shard, after_schema, false, number);
     END IF;
     IF outcome.code = '55P04' AND earlier.applied + outcome.applied > 0 THEN
         findings := ARRAY[ROW('notice', 'not_tried', format('migration "%s"', outcome.name),
@@ -107,7 +107,8 @@ BEGIN
         RETURN;
     END IF;
     PERFORM insta_ids_internal.lock_shards(ARRAY[chosen]);
-    RETURN QUERY SELECT f.* FROM insta_ids_internal.try_migration(migration.number, chosen, path) f;
+    RETURN QUERY SELECT f.* FROM insta_ids_internal.try_migration(
+        migration.number, chosen, insta_ids_internal.path_after_schema(path)) f;
 END
 $$;
 

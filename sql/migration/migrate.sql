@@ -81,14 +81,14 @@ END
 $$;
 
 -- Applies to a shard the migrations that it lacks, and records the one that fails. `held` is how many shards the transaction has
--- locked before. Returns as `state`:
+-- locked before, and `after_schema` is that of path_after_schema(). Returns as `state`:
 --   applied: the shard lacks none, or only those that a script applies
 --   failed: the statement of this name and number raised this error
 --   busy: another session migrates the shard, or it moves, or it is fenced
 --   again: a new transaction may succeed. A lock was not free, and sessions would wait for the `held` shards meanwhile; or an enum value
 --       was used that an earlier migration of the transaction had added
 CREATE OR REPLACE FUNCTION insta_ids_internal.migrate_shard(
-        shard integer, path text, lock_timeout interval, held integer,
+        shard integer, after_schema text, lock_timeout interval, held integer,
         OUT state text, OUT name text, OUT statement integer, OUT code text, OUT message text)
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -105,7 +105,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM insta_ids_internal.set_lock_timeout(CASE held WHEN 0 THEN lock_timeout ELSE interval '10ms' END);
-    outcome := insta_ids_internal.apply_migrations(shard, path, false, NULL);
+    outcome := insta_ids_internal.apply_migrations(shard, after_schema, false, NULL);
     name := outcome.name;
     statement := outcome.statement;
     code := outcome.code;
@@ -132,6 +132,7 @@ CREATE OR REPLACE PROCEDURE insta_ids_internal.migrate_batch(
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    after_schema CONSTANT text := insta_ids_internal.path_after_schema(path);
     -- The number of shards that this transaction has locked.
     held integer := 0;
     number integer;
@@ -139,7 +140,7 @@ DECLARE
 BEGIN
     WHILE done < cardinality(todo) AND held < batch LOOP
         number := todo[done + 1];
-        outcome := insta_ids_internal.migrate_shard(number, path, lock_timeout, held);
+        outcome := insta_ids_internal.migrate_shard(number, after_schema, lock_timeout, held);
         -- The shard is first in the next transaction.
         EXIT WHEN outcome.state = 'again';
         done := done + 1;
@@ -153,7 +154,7 @@ BEGIN
             IF failed = 1 THEN
                 first_failure.code := outcome.code;
                 first_failure.detail := format('The first is shard %s, at %s of migration "%s": %s', number,
-                    coalesce('statement ' || outcome.statement, 'the constraints'), outcome.name, outcome.message);
+                    coalesce('statement ' || outcome.statement, 'the end'), outcome.name, outcome.message);
             END IF;
         END IF;
         IF done - busy = 1 THEN

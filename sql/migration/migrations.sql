@@ -119,11 +119,10 @@ BEGIN
 END
 $$;
 
--- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting, concurrent, all immediate
--- or all deferred for SET CONSTRAINTS ALL, or not allowed.
--- `command` is like CREATE TABLE. `for_new_shard` is a concurrent statement without CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that
--- the statement names. `alters` lists the relations that it alters and names without a schema. `makes` is a table that it creates,
--- unless that is temporary or a partition.
+-- Returns the statements of a text of DDL. `kind` is ordinary, transaction control, session setting, concurrent, not allowed, or for SET
+-- CONSTRAINTS ALL, all immediate or all deferred. `command` is like CREATE TABLE. `for_new_shard` is a concurrent statement without
+-- CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that the statement names. `alters` lists the relations that
+-- the statement alters and names without a schema. `makes` is a table that it creates, unless that is temporary or a partition.
 CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
     RETURNS TABLE (statement text, kind text, command text, for_new_shard text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
@@ -286,9 +285,9 @@ BEGIN
     WITH minting_columns AS (
         SELECT s.shard, c.oid AS relation, a.attname, e.expression, k.name AS conname, coalesce(k.since, 0) AS since
         FROM unnest(shards) s (shard)
-        JOIN pg_namespace n ON n.nspname = (config.prefix || s.shard::text)::name
         JOIN pg_depend m
-            ON m.refclassid = 'pg_namespace'::regclass AND m.refobjid = n.oid AND m.classid = 'pg_class'::regclass
+            ON m.refclassid = 'pg_namespace'::regclass AND m.classid = 'pg_class'::regclass
+            AND m.refobjid = to_regnamespace(quote_ident((config.prefix || s.shard::text)::name))
         JOIN pg_class c ON c.oid = m.objid AND c.relkind IN ('r', 'p', 'f')
         JOIN pg_attrdef d ON d.adrelid = c.oid
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum

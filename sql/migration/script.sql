@@ -5,12 +5,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.migration_by_script(name text) RET
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    migration insta_ids_internal.migration;
+    migration CONSTANT insta_ids_internal.migration := insta_ids_internal.require_migration_named(name);
 BEGIN
-    SELECT * INTO migration FROM insta_ids_internal.migration m WHERE m.name = migration_by_script.name;
-    IF NOT FOUND THEN
-        RAISE undefined_object USING MESSAGE = format('migration "%s" does not exist', left(name, 255));
-    ELSIF migration.transactional THEN
+    IF migration.transactional THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = format('migration "%s" runs in transactions', name),
             HINT = 'Apply it: CALL insta_ids.migrate().';
     END IF;
@@ -66,7 +63,7 @@ BEGIN
         migration := insta_ids_internal.migration_by_script(name);
         PERFORM insta_ids_internal.require_trusted_author(migration);
         schema := insta_ids.schema_of(shard);
-        shard_path := insta_ids_internal.path_of(schema, path);
+        shard_path := quote_ident(schema) || insta_ids_internal.path_after_schema(path);
         SELECT s.alters INTO alters FROM insta_ids_internal.statements(migration.ddl) s;
         PERFORM insta_ids_internal.require_own_path(schema, shard_path, alters);
         PERFORM set_config('search_path', shard_path, false);

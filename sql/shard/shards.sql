@@ -60,8 +60,6 @@ BEGIN
         PERFORM insta_ids_internal.refuse_schema(schema, shard);
     END;
     INSERT INTO insta_ids_internal.shard (shard) VALUES (create_shard_schema.shard);
-    -- A restored dump may have rows of a shard that was dropped meanwhile.
-    DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = create_shard_schema.shard;
     RETURN true;
 END
 $$;
@@ -72,6 +70,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.make_shards(shards integer[], path
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    after_schema CONSTANT text := insta_ids_internal.path_after_schema(path);
     made integer[] := '{}';
     shard integer;
     outcome record;
@@ -88,14 +87,14 @@ BEGIN
         PERFORM insta_ids_internal.create_shard_functions(shard);
         PERFORM insta_ids_internal.require_not_in_citus(ARRAY[shard],
             'Create the shard after SET citus.enable_schema_based_sharding = off, then call citus_schema_distribute().'::text);
-        SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, path, true, NULL);
+        SELECT * INTO outcome FROM insta_ids_internal.apply_migrations(shard, after_schema, true, NULL);
         IF outcome.failed IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = outcome.code,
                 MESSAGE = outcome.message,
                 DETAIL = concat_ws(E'\n', nullif(outcome.detail, ''), nullif(outcome.hint, ''),
                     format('It is %s of migration "%s", in shard %s.',
-                        coalesce('statement ' || outcome.statement, 'the constraints'), outcome.name, shard));
+                        coalesce('statement ' || outcome.statement, 'the end'), outcome.name, shard));
         END IF;
     END LOOP;
     RETURN made;

@@ -1,37 +1,37 @@
 /*
- * Migrations: settings that last for one migration, and shards that are being created.
+ * Migrations: settings and deferred triggers that end with a migration, and shards that are being created.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_enum.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
+#include "utils/array.h"
 #include "utils/catcache.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(insta_ids_begin_migration);
 PG_FUNCTION_INFO_V1(insta_ids_end_migration);
-PG_FUNCTION_INFO_V1(insta_ids_has_deferred_events);
+PG_FUNCTION_INFO_V1(insta_ids_tables_with_events);
 
 bool		insta_ids_is_being_created(int32 shard);
-
-#if PG_VERSION_NUM < 170000
-#define LOCAL_TRANSACTION (MyProc->lxid)
-#else
-#define LOCAL_TRANSACTION (MyProc->vxid.lxid)
-#endif
 
 /* The migration that the session applies. */
 static struct
 {
-	LocalTransactionId transaction;
+	TransactionId transaction;
 	SubTransactionId subtransaction;
-	/* Of the settings that last for the migration. */
+	/* Of the settings that last for the migration.  0 if none is applied. */
 	int			level;
 	/* The shard, if this transaction creates it, or -1. */
 	int32		created_shard;
@@ -45,7 +45,7 @@ static struct
 bool
 insta_ids_is_being_created(int32 shard)
 {
-	return shard == applying.created_shard && applying.transaction == LOCAL_TRANSACTION &&
+	return shard == applying.created_shard && applying.transaction == GetTopTransactionIdIfAny() &&
 		SubTransactionIsActive(applying.subtransaction);
 }
 
@@ -69,7 +69,7 @@ Datum
 insta_ids_begin_migration(PG_FUNCTION_ARGS)
 {
 	require_unrestricted();
-	applying.transaction = LOCAL_TRANSACTION;
+	applying.transaction = GetTopTransactionId();
 	applying.subtransaction = GetCurrentSubTransactionId();
 	applying.level = NewGUCNestLevel();
 	applying.created_shard = PG_GETARG_BOOL(1) ? PG_GETARG_INT32(0) : -1;
@@ -142,22 +142,42 @@ insta_ids_end_migration(PG_FUNCTION_ARGS)
 
 	AtEOXact_GUC(false, level + 1);
 	require_unrestricted();
-	if (applying.transaction != LOCAL_TRANSACTION || applying.subtransaction != GetCurrentSubTransactionId() || applying.level != level)
+	if (applying.transaction != GetTopTransactionIdIfAny() || applying.subtransaction != GetCurrentSubTransactionId() ||
+		applying.level != level)
 		elog(ERROR, "no migration has begun here");
 	AtEOXact_GUC(false, level);
 #if PG_VERSION_NUM < 170000
 	if (applying.created_shard >= 0)
 		accept_enum_values();
 #endif
-	applying.transaction = InvalidLocalTransactionId;
+	applying.level = 0;
+	applying.created_shard = -1;
 	PG_RETURN_VOID();
 }
 
 /*
- * has_deferred_events(relation oid): whether triggers of a table are still to be fired, at the end of the transaction.
+ * tables_with_events(schema oid): the tables of a schema whose deferred triggers are still to be fired.
  */
 Datum
-insta_ids_has_deferred_events(PG_FUNCTION_ARGS)
+insta_ids_tables_with_events(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(AfterTriggerPendingOnRel(PG_GETARG_OID(0)));
+	ArrayBuildState *tables = initArrayResult(OIDOID, CurrentMemoryContext, false);
+	Relation	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(NamespaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ, PG_GETARG_DATUM(0));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend member = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (member->classid == RelationRelationId && AfterTriggerPendingOnRel(member->objid))
+			tables = accumArrayResult(tables, ObjectIdGetDatum(member->objid), false, OIDOID, CurrentMemoryContext);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	PG_RETURN_DATUM(makeArrayResult(tables, CurrentMemoryContext));
 }
