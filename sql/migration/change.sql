@@ -218,6 +218,7 @@ DECLARE
     reference integer;
     before record;
 BEGIN
+    ddl := insta_ids_internal.migration_text(ddl);
     PERFORM insta_ids_internal.require_read_committed(), insta_ids_internal.require_migration(name, ddl, true);
     LOCK TABLE insta_ids_internal.assignment IN ROW EXCLUSIVE MODE;
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;

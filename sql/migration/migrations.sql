@@ -127,6 +127,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
     RETURNS TABLE (statement text, kind text, command text, for_new_shard text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
+-- Returns a text as a migration. A dump of a shard by pg_dump --schema-only loses the name of the shard's schema, the settings of the
+-- session, the CHECKs of IDs, and what each shard has without a migration. Any other text is returned as it is.
+CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text, prefix text, shards integer) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'migration_text_wrapper';
+CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN insta_ids_internal.migration_text(ddl, (insta_ids_internal.require_config()).prefix::pg_catalog.text, (insta_ids_internal.require_config()).shards);
+
 -- Raises an error unless a migration can be applied to all shards alike. No statement may begin or end a transaction, change a
 -- setting of the session, be about the whole database, or name a schema. Statements with CONCURRENTLY need transactional => false.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_migration(name text, ddl text, transactional boolean) RETURNS void
@@ -202,6 +210,7 @@ CREATE OR REPLACE FUNCTION insta_ids.add_migration(
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    ddl := insta_ids_internal.migration_text(ddl);
     PERFORM insta_ids_internal.require_migration(name, ddl, transactional), insta_ids_internal.first_id_since(ids_since);
     LOCK TABLE insta_ids_internal.migration IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE m.name = add_migration.name) THEN

@@ -14,7 +14,8 @@ use crate::pg::server::{memory, transactions};
 use crate::pg::types::text::{Text, c_string};
 use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
-use crate::shard::expression;
+use crate::shard::placement::shard_of_schema;
+use crate::shard::{dump, expression};
 
 /// Returns the shard of a key: its remainder by `shards`, which is not negative for a negative key either.
 #[pg_extern(sql = false)]
@@ -64,6 +65,31 @@ fn statements(
         let (schema, makes) = (statement.schema.map(Text), statement.makes.map(Text));
         (Text(statement.text), kind, command, for_new_shard.map(Text), schema, alters, makes)
     })))
+}
+
+/// Returns a text of DDL as a migration: that of a dump of a shard without the shard's schema, and any other text as it is. A text is a
+/// dump of a shard if it creates the shard's schema.
+#[pg_extern(sql = false)]
+fn migration_text(ddl: &[u8], prefix: &[u8], shards: i32) -> Text {
+    let text = c_string(&dump::without_restrict(ddl));
+    // The caller reports what is no SQL.
+    let statements = parser::statements(&text).unwrap_or_default();
+    let dumped =
+        statements.iter().filter(|statement| statement.command == c"CREATE SCHEMA").find_map(|statement| {
+            let schema = statement.schema.clone()?;
+            let shard = shard_of_schema(&schema, prefix)?;
+            (shard < shards).then_some((schema, shard))
+        });
+    let Some((schema, shard)) = dumped else { return Text(ddl.to_vec()) };
+    let migration = statements.iter().filter_map(|statement| {
+        let text = if statement.kind == Kind::SessionSetting {
+            dump::setting(&statement.text)
+        } else {
+            dump::migration_of(&statement.text, statement.command.to_bytes(), &schema, shard)
+        };
+        Some([&text?[..], b";\n\n"].concat())
+    });
+    Text(migration.collect::<Vec<_>>().concat())
 }
 
 /// Notes from now on how the session's transactions end.

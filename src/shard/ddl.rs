@@ -4,22 +4,49 @@
 /// reserved word, so outside of quotes and comments it has no other meaning.
 #[must_use]
 pub fn without_concurrently(statement: &[u8]) -> Vec<u8> {
-    const WORD: &[u8] = b"CONCURRENTLY";
-    let mut at = 0;
-    while at < statement.len() {
-        let rest = &statement[at..];
+    let pieces = pieces(statement);
+    match pieces.iter().position(|piece| piece.eq_ignore_ascii_case(b"CONCURRENTLY")) {
+        Some(at) => [pieces[..at].concat(), pieces[at + 1..].concat().trim_ascii_start().to_vec()].concat(),
+        None => statement.to_vec(),
+    }
+}
+
+/// The parts of a statement, which are the whole statement together: comments, blanks, words, what is in quotes with its quotes, and
+/// other characters.
+pub(crate) fn pieces(statement: &[u8]) -> Vec<&[u8]> {
+    let mut pieces = Vec::new();
+    let mut rest = statement;
+    while !rest.is_empty() {
         let length = match rest {
             [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
             [quote @ (b'"' | b'\''), ..] => 1 + length_to(&rest[1..], &[*quote]),
-            _ => rest.iter().take_while(|&&byte| is_of_word(byte)).count().max(1),
+            [byte, ..] if byte.is_ascii_whitespace() => {
+                rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+            }
+            _ => dollar_quoted(rest)
+                .unwrap_or_else(|| rest.iter().take_while(|&&byte| is_of_word(byte)).count().max(1)),
         };
-        let (token, after) = rest.split_at(length);
-        if token.eq_ignore_ascii_case(WORD) {
-            return [&statement[..at], after.trim_ascii_start()].concat();
-        }
-        at += length;
+        let (piece, after) = rest.split_at(length);
+        pieces.push(piece);
+        rest = after;
     }
-    statement.to_vec()
+    pieces
+}
+
+/// How many bytes the literal has that a text begins with, if it is one like `$tag$...$tag$`.
+fn dollar_quoted(text: &[u8]) -> Option<usize> {
+    let tag = text.strip_prefix(b"$")?;
+    let length = tag.iter().position(|&byte| byte == b'$' || !is_of_word(byte))?;
+    if tag[length] != b'$' || tag[0].is_ascii_digit() {
+        return None;
+    }
+    let (quote, rest) = text.split_at(length + 2);
+    Some(quote.len() + length_to(rest, quote))
+}
+
+/// Whether a piece is blank.
+pub(crate) fn is_space(piece: &[u8]) -> bool {
+    piece.iter().all(u8::is_ascii_whitespace)
 }
 
 /// Whether a byte can be part of a word of SQL. All bytes of characters beyond ASCII can.

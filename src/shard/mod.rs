@@ -5,5 +5,6 @@
 
 pub mod balance;
 pub mod ddl;
+pub mod dump;
 pub mod expression;
 pub mod placement;

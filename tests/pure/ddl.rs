@@ -61,7 +61,10 @@ fn quotes_and_comments_stay() {
 /// Pieces of a statement in which the word is nothing of its own. None of them ends within another.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
-        "[a-zé_$0-9]{0,3}",
+        "[a-zé_0-9][a-zé_$0-9]{0,2}",
+        "\\$(CONCURRENTLY|[a-zé_0-9]{0,3})",
+        "\\$\\$([^$]|CONCURRENTLY){0,4}\\$\\$",
+        "\\$é\\$(\\$|\\$\\$|CONCURRENTLY|[a-z]){0,4}\\$é\\$",
         "[ \n\t(),;=<>|.*]{1,3}",
         "\"([^\"]|\"\"|CONCURRENTLY){0,4}\"",
         "'([^']|''|CONCURRENTLY){0,4}'",

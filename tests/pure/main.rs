@@ -3,6 +3,7 @@
 
 mod balance;
 mod ddl;
+mod dump;
 mod expression;
 mod known_answers;
 mod mask;

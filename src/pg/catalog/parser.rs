@@ -283,6 +283,11 @@ unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
             NodeTag::T_CreateRangeStmt => named(node::<pg_sys::CreateRangeStmt>(statement).typeName),
             NodeTag::T_CreateDomainStmt => named(node::<pg_sys::CreateDomainStmt>(statement).domainname),
             NodeTag::T_DefineStmt => named(node::<pg_sys::DefineStmt>(statement).defnames),
+            NodeTag::T_CreateSchemaStmt => Some(Target {
+                schema: text(node::<pg_sys::CreateSchemaStmt>(statement).schemaname).map(owned),
+                name: Vec::new(),
+                is_there: false,
+            }),
             NodeTag::T_CreateStatsStmt => named(node::<pg_sys::CreateStatsStmt>(statement).defnames),
             // The target is the schema that the object is moved to. What is moved does not matter.
             NodeTag::T_AlterObjectSchemaStmt => Some(Target {

@@ -1,6 +1,8 @@
 //! Promise: whatever migrations were legal for the shards when they ran, new shards, clones, moves and restored shards get them.
 
 mod changes;
+mod dumps;
+mod orders;
 
 use std::fs;
 
