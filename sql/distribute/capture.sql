@@ -94,7 +94,8 @@ $$;
 -- statement, a trigger of users may change the row once more and be noted first. What is new is noted afterwards, because an
 -- INSERT ... ON CONFLICT may find that the row is there. The function of the triggers has the rights of the source's owner, as
 -- those who write to the source have none on the table of changes. Waits for writers in short attempts.
-CREATE OR REPLACE FUNCTION insta_ids_internal.begin_capture(going insta_ids_internal.distribution, lock_timeout interval) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.begin_capture(going insta_ids_internal.distribution, lock_timeout interval, attempt interval)
+    RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -133,7 +134,7 @@ $function$, note_old, note_new, 'ROW(' || insta_ids_internal.column_list(key, 'O
     EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', noted);
 
     PERFORM insta_ids_internal.lock_relations(insta_ids_internal.with_partitions(going.source), 'SHARE ROW EXCLUSIVE', '{}',
-        format('table %s', going.source), lock_timeout);
+        format('table %s', going.source), lock_timeout, attempt);
     EXECUTE format('CREATE TRIGGER insta_ids_capture BEFORE UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION %s()',
         going.source, capture);
     EXECUTE format('CREATE TRIGGER insta_ids_capture_new AFTER INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION %s()',

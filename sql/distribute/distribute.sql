@@ -80,14 +80,15 @@ END
 $$;
 
 -- Returns the pause in milliseconds. Raises an error unless all arguments of distribute() are given and in range.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(batch integer, pause interval, lock_timeout interval) RETURNS integer
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(batch integer, pause interval, lock_timeout interval, attempt interval)
+    RETURNS integer
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pause_ms CONSTANT bigint := extract(epoch FROM pause) * 1000;
 BEGIN
-    IF num_nulls(batch, pause, lock_timeout) > 0 THEN
-        RAISE null_value_not_allowed USING MESSAGE = 'batch, pause and lock_timeout must be given';
+    IF num_nulls(batch, pause, lock_timeout, attempt) > 0 THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'batch, pause, lock_timeout and attempt must be given';
     ELSIF batch < 1 OR pause_ms NOT BETWEEN 0 AND 3600000 THEN
         RAISE invalid_parameter_value USING MESSAGE = format('batch of %s rows or pause of %s is out of range', batch, pause),
             DETAIL = 'A batch has at least 1 row, and a pause is from 0 to 1 hour.';
@@ -98,7 +99,7 @@ $$;
 
 -- Begins to capture the changes of the next table, or brings changes to the shards and copies the next rows. Returns false if
 -- all rows are copied.
-CREATE OR REPLACE FUNCTION insta_ids_internal.copy_batch(batch integer, lock_timeout interval) RETURNS boolean
+CREATE OR REPLACE FUNCTION insta_ids_internal.copy_batch(batch integer, lock_timeout interval, attempt interval) RETURNS boolean
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -111,7 +112,7 @@ BEGIN
     END IF;
     IF going.step = 'registered' THEN
         -- Until here, the table could be altered.
-        PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout);
+        PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout, attempt);
         RAISE NOTICE 'distribute: copies table %', going.source;
     ELSE
         PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.copy_rows(going, batch);
@@ -120,7 +121,72 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE PROCEDURE insta_ids.distribute(batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s')
+-- Returns how many changes of the sources are not in the shards yet.
+CREATE OR REPLACE FUNCTION insta_ids_internal.changes_waiting() RETURNS bigint
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    going insta_ids_internal.distribution;
+    changes bigint;
+    total bigint := 0;
+BEGIN
+    FOR going IN SELECT * FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL LOOP
+        EXECUTE format('SELECT count(*) FROM %s', going.changes) INTO changes;
+        total := total + changes;
+    END LOOP;
+    RETURN total;
+END
+$$;
+
+-- Returns how many rounds of apply_changes() in turn have left hardly fewer changes, of which `vain` came before the last one. That began
+-- at `began`, by the steady clock, when `waited` changes waited; both are NULL if there was none. `waiting` wait now. Returns NULL if one
+-- more round is enough: few changes wait, or three rounds were in vain, which it reports.
+CREATE OR REPLACE FUNCTION insta_ids_internal.vain_rounds(waiting bigint, waited bigint, began bigint, vain integer) RETURNS integer
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    few CONSTANT bigint := 1000;
+    seconds CONSTANT numeric := greatest(insta_ids_internal.steady_ms() - began, 1) / 1000.0;
+BEGIN
+    IF waiting <= few THEN
+        RETURN NULL;
+    ELSIF waited IS NULL OR waiting < waited * 0.9 THEN
+        RETURN 0;
+    ELSIF vain < 2 THEN
+        RETURN vain + 1;
+    END IF;
+    RAISE NOTICE USING MESSAGE = format('distribute: clients change rows as fast as the changes come to the shards, and %s wait', waiting),
+        DETAIL = format('In the last round, %s changes came to the shards each second, and clients made %s.',
+            round(waited / seconds), round(waiting / seconds)),
+        HINT = 'Call again when clients write less.';
+    RETURN NULL;
+END
+$$;
+
+-- Brings changes to the shards in rounds, until few wait or the rounds leave no fewer. Each round is a transaction.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.apply_in_rounds(sources regclass[])
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    vain integer := 0;
+    waiting bigint;
+    waited bigint;
+    began bigint;
+BEGIN
+    WHILE vain IS NOT NULL LOOP
+        CALL insta_ids_internal.begin_batch(sources);
+        waiting := insta_ids_internal.changes_waiting();
+        vain := insta_ids_internal.vain_rounds(waiting, waited, began, vain);
+        waited := waiting;
+        began := insta_ids_internal.steady_ms();
+        PERFORM insta_ids_internal.apply_changes();
+    END LOOP;
+    CALL insta_ids_internal.new_transaction();
+END
+$$;
+
+CREATE OR REPLACE PROCEDURE insta_ids.distribute(
+        batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms')
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -129,7 +195,7 @@ DECLARE
     is_switched boolean;
 BEGIN
     CALL insta_ids_internal.new_transaction();
-    pause_ms := insta_ids_internal.require_pace(batch, pause, lock_timeout);
+    pause_ms := insta_ids_internal.require_pace(batch, pause, lock_timeout, attempt);
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
     sources := insta_ids_internal.distribution_sources();
@@ -141,7 +207,7 @@ BEGIN
         CALL insta_ids_internal.new_transaction();
         RETURN;
     END IF;
-    WHILE insta_ids_internal.copy_batch(batch, lock_timeout) LOOP
+    WHILE insta_ids_internal.copy_batch(batch, lock_timeout, attempt) LOOP
         CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.wait_ms(pause_ms);
         CALL insta_ids_internal.begin_batch(sources);
@@ -153,12 +219,10 @@ BEGIN
     PERFORM insta_ids_internal.require_rows_in_shards(o.d)
     FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number) o;
     -- Much has changed while all rows were compared.
-    CALL insta_ids_internal.begin_batch(sources);
-    PERFORM insta_ids_internal.apply_changes();
-    CALL insta_ids_internal.new_transaction();
+    CALL insta_ids_internal.apply_in_rounds(sources);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval) IS
+COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval) IS
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
 CREATE OR REPLACE VIEW insta_ids.distributions AS

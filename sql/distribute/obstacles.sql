@@ -95,6 +95,13 @@ BEGIN
     SELECT format('Table %s has column "%s" that is GENERATED ALWAYS AS IDENTITY and not in the primary key.', target, t.attname)
     FROM t WHERE t.attidentity = 'a' AND t.attname <> ALL (target_key)
     UNION ALL
+    SELECT format('Table %s fills column "%s" of its primary key from a sequence, so other shards would have the same values.', target, t.attname)
+    FROM t LEFT JOIN pg_attrdef d ON d.adrelid = target AND d.adnum = t.attnum
+    WHERE t.attname = ANY (target_key) AND (t.attidentity <> '' OR EXISTS (
+            SELECT FROM pg_depend u JOIN pg_class q ON q.oid = u.refobjid AND q.relkind = 'S'
+            WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = d.oid AND u.refclassid = 'pg_class'::regclass))
+        AND t.attname NOT IN (SELECT m."column" FROM insta_ids_internal.minting_columns(ARRAY[0]) m WHERE m.relation = target)
+    UNION ALL
     SELECT format('Table %s has another primary key than the source.', target)
     WHERE NOT (source_key <@ target_key AND source_key @> target_key)
     UNION ALL
@@ -234,6 +241,18 @@ BEGIN ATOMIC
             r.referred_columns <@ insta_ids_internal.primary_key_of(r.referred)
             AND r.referred_columns @> insta_ids_internal.primary_key_of(r.referred)))
     UNION ALL
+    -- The key is part of a foreign key, but no foreign key says with which row this one goes.
+    SELECT pg_catalog.format('Foreign key "%s" of table %s refers to other columns of table %s than the primary key, so its rows would go to other shards.',
+        r.name, d.source, p.source)
+    FROM insta_ids_internal.references_of_distribution() r
+    JOIN insta_ids_internal.distribution d ON d.source = r.referring AND d.parent IS NULL AND d.key = ANY (r.columns)
+    JOIN insta_ids_internal.distribution p ON p.source = r.referred AND p.source <> d.source
+    WHERE NOT EXISTS (
+        SELECT FROM insta_ids_internal.references_of_distribution() o
+        JOIN insta_ids_internal.distribution q ON q.source = o.referred AND q.source <> d.source AND q.parent IS NULL
+        WHERE o.referring = d.source
+            AND q.key = o.referred_columns[pg_catalog.array_position(o.columns, d.key)])
+    UNION ALL
     SELECT pg_catalog.format('Table %s goes with table %s, and that goes with it.', d.source, p.source)
     FROM insta_ids_internal.distribution d
     JOIN insta_ids_internal.distribution p ON p.source = d.parent AND p.number >= d.number;
@@ -307,29 +326,3 @@ END
 $$;
 COMMENT ON FUNCTION insta_ids.distribute_table(regclass, name, name) IS
     'registers a table whose rows are to go to the shards, by the key or by the row that the key refers to';
-
--- Finds the parents of the registered tables, and orders the tables so that each comes after those to which it refers.
-CREATE OR REPLACE FUNCTION insta_ids_internal.order_distribution() RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    -- Where the parent's own key is what the foreign key refers to, shard_of() says the same without looking at the parent.
-    UPDATE insta_ids_internal.distribution d SET parent = (
-        SELECT min(p.source::oid)::regclass
-        FROM insta_ids_internal.references_of_distribution() r
-        JOIN insta_ids_internal.distribution p ON p.source = r.referred AND p.source <> d.source
-        WHERE r.referring = d.source AND r.columns = ARRAY[d.key]
-            AND r.referred_columns = insta_ids_internal.primary_key_of(p.source) AND r.referred_columns <> ARRAY[p.key]);
-    WITH RECURSIVE paths AS (
-        SELECT d.source, 0 AS depth FROM insta_ids_internal.distribution d
-        UNION
-        SELECT r.source, p.depth + 1
-        FROM paths p JOIN insta_ids_internal.references_of_distribution() r ON r.referred_source = p.source AND r.source <> p.source
-        -- A cycle of foreign keys would go on forever.
-        WHERE p.depth < (SELECT count(*) FROM insta_ids_internal.distribution)
-    ), numbered AS (
-        SELECT p.source, row_number() OVER (ORDER BY max(p.depth), p.source::text) AS number FROM paths p GROUP BY p.source
-    )
-    UPDATE insta_ids_internal.distribution d SET number = n.number FROM numbered n WHERE n.source = d.source;
-END
-$$;

@@ -206,7 +206,7 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION insta_ids.distribute_abort(lock_timeout interval DEFAULT '10s') RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.distribute_abort(lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
 AS $$
@@ -235,7 +235,7 @@ BEGIN
             SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p WHERE d.changes IS NOT NULL
             UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.changes IS NOT NULL
             ORDER BY 1),
-        'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout);
+        'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout, attempt);
     IF is_switched THEN
         PERFORM insta_ids_internal.return_changes();
     END IF;
@@ -258,14 +258,14 @@ BEGIN
     END LOOP;
     -- Clients that still write to the shards get an error.
     IF is_switched THEN
-        PERFORM insta_ids_internal.close_shards(shards, NULL, lock_timeout);
+        PERFORM insta_ids_internal.close_shards(shards, NULL, lock_timeout, attempt);
         RAISE NOTICE USING
             MESSAGE = 'all shards are fenced',
             HINT = 'When no client writes to the shards any more, open them: SELECT insta_ids.unfence(s.shard) FROM insta_ids.shards s.';
     END IF;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_abort(interval) IS
+COMMENT ON FUNCTION insta_ids.distribute_abort(interval, interval) IS
     'goes back to the registered tables, with all that was written to the shards meanwhile, and empties those of the shards';
 
 -- Lets writers write to a source again, under its old name.

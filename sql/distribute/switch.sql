@@ -144,7 +144,7 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION insta_ids.distribute_switch(
-        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout interval DEFAULT '10s')
+        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms')
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
@@ -161,7 +161,7 @@ BEGIN
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(SELECT p FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t,
                   unnest(insta_ids_internal.with_partitions(t.relation)) p ORDER BY p),
-        'SHARE ROW EXCLUSIVE', '{}', 'the distribution', lock_timeout);
+        'SHARE ROW EXCLUSIVE', '{}', 'the distribution', lock_timeout, attempt);
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
         IF way_back THEN
             PERFORM insta_ids_internal.begin_return(going);
@@ -181,7 +181,7 @@ BEGIN
     -- Writers wait from here on until the end of the transaction. Readers wait only if views are wanted.
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p ORDER BY p),
-        CASE WHEN views THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END, '{}', 'the distribution', lock_timeout);
+        CASE WHEN views THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END, '{}', 'the distribution', lock_timeout, attempt);
     PERFORM insta_ids_internal.apply_changes();
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
         -- The way back has noted what was just brought to the shards, too.
@@ -201,10 +201,10 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, interval) IS
+COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, interval, interval) IS
     'lets writers go from the registered tables to the shards, after the last changes were brought there';
 
-CREATE OR REPLACE FUNCTION insta_ids.distribute_finish(lock_timeout interval DEFAULT '10s') RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids.distribute_finish(lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms') RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
@@ -223,7 +223,7 @@ BEGIN
             SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p
             UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.has_way_back
             ORDER BY 1),
-        'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout);
+        'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout, attempt);
     going := ARRAY(SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC);
     -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.distribution;
@@ -236,4 +236,4 @@ BEGIN
     EXECUTE format('DROP TABLE %s', (SELECT string_agg(g.source::text, ', ') FROM unnest(going) g));
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_finish(interval) IS 'drops the registered tables, whose rows are in the shards';
+COMMENT ON FUNCTION insta_ids.distribute_finish(interval, interval) IS 'drops the registered tables, whose rows are in the shards';

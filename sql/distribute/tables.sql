@@ -169,3 +169,39 @@ BEGIN
         CASE WHEN conflict = 'UPDATE' AND changes IS NOT NULL THEN 'UPDATE SET ' || changes ELSE 'NOTHING' END);
 END
 $$;
+
+-- Finds the parents of the registered tables, and orders the tables so that each comes after those to which it refers.
+CREATE OR REPLACE FUNCTION insta_ids_internal.order_distribution() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE insta_ids_internal.distribution d SET parent = NULL;
+    LOOP
+        UPDATE insta_ids_internal.distribution d SET parent = f.parent
+        FROM (
+            SELECT r.referring, min(p.source::oid)::regclass AS parent
+            FROM insta_ids_internal.references_of_distribution() r
+            JOIN insta_ids_internal.distribution s ON s.source = r.referring AND r.columns = ARRAY[s.key]
+            JOIN insta_ids_internal.distribution p ON p.source = r.referred AND p.source <> s.source
+            WHERE r.referred_columns = insta_ids_internal.primary_key_of(p.source)
+                -- If the parent goes by this column itself, shard_of() says the same without looking at the parent.
+                AND (r.referred_columns <> ARRAY[p.key] OR p.parent IS NOT NULL)
+            GROUP BY r.referring
+        ) f
+        WHERE f.referring = d.source AND d.parent IS DISTINCT FROM f.parent;
+        -- A table for which a parent was found may be one itself.
+        EXIT WHEN NOT FOUND;
+    END LOOP;
+    WITH RECURSIVE paths AS (
+        SELECT d.source, 0 AS depth FROM insta_ids_internal.distribution d
+        UNION
+        SELECT r.source, p.depth + 1
+        FROM paths p JOIN insta_ids_internal.references_of_distribution() r ON r.referred_source = p.source AND r.source <> p.source
+        -- A cycle of foreign keys would go on forever.
+        WHERE p.depth < (SELECT count(*) FROM insta_ids_internal.distribution)
+    ), numbered AS (
+        SELECT p.source, row_number() OVER (ORDER BY max(p.depth), p.source::text) AS number FROM paths p GROUP BY p.source
+    )
+    UPDATE insta_ids_internal.distribution d SET number = n.number FROM numbered n WHERE n.source = d.source;
+END
+$$;

@@ -19,15 +19,16 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.guard_write() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'guard_write_wrapper';
 
 -- Locks tables in `mode`, and sequences, until the transaction ends. It waits until no session uses them, at most
--- `lock_timeout`. It waits in short attempts, so another session waits at most 100 ms for it, and never gets a deadlock error
--- because of it. `what` names the relations in the error.
-CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relations(tables regclass[], mode text, sequences regclass[], what text, lock_timeout interval)
+-- `lock_timeout`. It waits in short attempts, so another session waits at most as long as an `attempt` for it, and never gets a
+-- deadlock error because of it: an attempt lasts at most half of deadlock_timeout. `what` names the relations in the error.
+CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relations(
+        tables regclass[], mode text, sequences regclass[], what text, lock_timeout interval, attempt interval DEFAULT '100ms')
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
     patience CONSTANT bigint := (SELECT s.setting::bigint FROM pg_settings s WHERE s.name = 'deadlock_timeout');
-    longest CONSTANT bigint := least(100, patience / 2);
+    longest CONSTANT bigint := least(extract(epoch FROM attempt) * 1000, patience / 2);
     -- All times here are by the steady clock. NULL stands for no limit.
     gives_up_at bigint;
     attempt_ends_at bigint;
@@ -35,6 +36,10 @@ DECLARE
     -- The table that autovacuum works on.
     vacuumed regclass;
 BEGIN
+    IF attempt < interval '1ms' THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('attempt of %s is out of range', attempt),
+            DETAIL = 'An attempt lasts at least 1 ms.';
+    END IF;
     PERFORM insta_ids_internal.set_lock_timeout(lock_timeout);
     gives_up_at := (
         SELECT insta_ids_internal.steady_ms() + nullif(s.setting, '0')::bigint
@@ -142,7 +147,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.schemas_of(shards integer[]) RETUR
 
 -- Closes shards to all writers, after their transactions have ended. `to_node` is the node that they move to, or NULL. The
 -- caller has called require_read_committed(). Locks all tables and sequences of the shards.
-CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(shards integer[], to_node name, lock_timeout interval) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.close_shards(
+        shards integer[], to_node name, lock_timeout interval, attempt interval DEFAULT '100ms')
+    RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -161,7 +168,7 @@ BEGIN
               WHERE r.shard = ANY (shards) AND r.kind = 'S' ORDER BY r.relation),
         CASE cardinality(shards) WHEN 1 THEN format('shard %s', shards[1])
             ELSE format('shards from %s to %s', shards[1], shards[cardinality(shards)]) END,
-        lock_timeout);
+        lock_timeout, attempt);
     -- Other sessions may have attached a table, or given one to Citus, while this one waited for the locks.
     PERFORM insta_ids_internal.require_no_outside_children(shards),
         insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);

@@ -38,7 +38,7 @@ BEGIN
             RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('migrations of node "%s" are not those of this node', asked.node),
                 DETAIL = format('The first that differs is "%s".', different),
-                HINT = 'Add the same migrations in the same order on all nodes. Call this on the node that has most of them.';
+                HINT = 'Add, drop and squash the same migrations in the same order on all nodes. Call this on the node that has most of them.';
         END IF;
         node := asked.node;
         reason := asked.reason;

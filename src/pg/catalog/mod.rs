@@ -13,3 +13,4 @@ pub(crate) mod rows;
 mod scan;
 pub(crate) mod sequence;
 pub(crate) mod tables;
+mod targets;

@@ -11,6 +11,7 @@ use pgrx::prelude::PgSqlErrorCode;
 
 use super::allowed::is_allowed;
 use super::nodes::{elements, node, text};
+use super::targets::{owned, parts, targets};
 
 /// One statement of a text.
 pub(crate) struct Statement {
@@ -238,113 +239,4 @@ unsafe fn made_table(statement: *mut pg_sys::Node) -> Option<Vec<u8>> {
         }
         text(relation.relname).map(owned)
     }
-}
-
-/// A relation, type or function that a statement creates or alters.
-struct Target {
-    schema: Option<Vec<u8>>,
-    name: Vec<u8>,
-    /// Whether it is a relation that must exist.
-    is_there: bool,
-}
-
-/// What a statement creates or alters. Statements that do no harm in a schema that they are not meant for have no targets.
-///
-/// # Safety
-/// The parser returned the statement.
-unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
-    // SAFETY: each node has the type that its tag says. The caller keeps the rest.
-    unsafe {
-        let made = |relation| named_by(relation, false);
-        let altered = |relation| named_by(relation, true);
-        let named = |name| parts(name, false);
-        let target = match (*statement).type_ {
-            NodeTag::T_CreateStmt => made(node::<pg_sys::CreateStmt>(statement).relation),
-            NodeTag::T_CreateForeignTableStmt => {
-                made(node::<pg_sys::CreateForeignTableStmt>(statement).base.relation)
-            }
-            NodeTag::T_CreateTableAsStmt => made((*node::<pg_sys::CreateTableAsStmt>(statement).into).rel),
-            NodeTag::T_SelectStmt => {
-                let into = node::<pg_sys::SelectStmt>(statement).intoClause;
-                into.as_ref().and_then(|into| made(into.rel))
-            }
-            NodeTag::T_CreateSeqStmt => made(node::<pg_sys::CreateSeqStmt>(statement).sequence),
-            NodeTag::T_CompositeTypeStmt => made(node::<pg_sys::CompositeTypeStmt>(statement).typevar),
-            NodeTag::T_ViewStmt => made(node::<pg_sys::ViewStmt>(statement).view),
-            NodeTag::T_IndexStmt => altered(node::<pg_sys::IndexStmt>(statement).relation),
-            NodeTag::T_CreateTrigStmt => altered(node::<pg_sys::CreateTrigStmt>(statement).relation),
-            NodeTag::T_CreatePolicyStmt => altered(node::<pg_sys::CreatePolicyStmt>(statement).table),
-            NodeTag::T_RuleStmt => altered(node::<pg_sys::RuleStmt>(statement).relation),
-            NodeTag::T_AlterTableStmt => altered(node::<pg_sys::AlterTableStmt>(statement).relation),
-            NodeTag::T_AlterSeqStmt => altered(node::<pg_sys::AlterSeqStmt>(statement).sequence),
-            NodeTag::T_RenameStmt => altered(node::<pg_sys::RenameStmt>(statement).relation),
-            NodeTag::T_CreateFunctionStmt => named(node::<pg_sys::CreateFunctionStmt>(statement).funcname),
-            NodeTag::T_CreateEnumStmt => named(node::<pg_sys::CreateEnumStmt>(statement).typeName),
-            NodeTag::T_CreateRangeStmt => named(node::<pg_sys::CreateRangeStmt>(statement).typeName),
-            NodeTag::T_CreateDomainStmt => named(node::<pg_sys::CreateDomainStmt>(statement).domainname),
-            NodeTag::T_DefineStmt => named(node::<pg_sys::DefineStmt>(statement).defnames),
-            NodeTag::T_CreateSchemaStmt => Some(Target {
-                schema: text(node::<pg_sys::CreateSchemaStmt>(statement).schemaname).map(owned),
-                name: Vec::new(),
-                is_there: false,
-            }),
-            NodeTag::T_CreateStatsStmt => named(node::<pg_sys::CreateStatsStmt>(statement).defnames),
-            // The target is the schema that the object is moved to. What is moved does not matter.
-            NodeTag::T_AlterObjectSchemaStmt => Some(Target {
-                schema: text(node::<pg_sys::AlterObjectSchemaStmt>(statement).newschema).map(owned),
-                name: Vec::new(),
-                is_there: false,
-            }),
-            NodeTag::T_TruncateStmt => {
-                let relations = node::<pg_sys::TruncateStmt>(statement).relations;
-                return elements(relations).filter_map(altered).collect();
-            }
-            NodeTag::T_DropStmt => {
-                use pg_sys::ObjectType::{
-                    OBJECT_FOREIGN_TABLE, OBJECT_INDEX, OBJECT_MATVIEW, OBJECT_SEQUENCE, OBJECT_TABLE,
-                    OBJECT_VIEW,
-                };
-                let drop = node::<pg_sys::DropStmt>(statement);
-                return match drop.removeType {
-                    OBJECT_FOREIGN_TABLE | OBJECT_INDEX | OBJECT_MATVIEW | OBJECT_SEQUENCE | OBJECT_TABLE
-                    | OBJECT_VIEW => elements(drop.objects).filter_map(|name| parts(name, true)).collect(),
-                    _ => Vec::new(),
-                };
-            }
-            _ => None,
-        };
-        target.into_iter().collect()
-    }
-}
-
-/// The target that a name of a relation means.
-///
-/// # Safety
-/// The name is null, or the parser returned it.
-unsafe fn named_by(relation: *mut pg_sys::RangeVar, is_there: bool) -> Option<Target> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let relation = relation.as_ref()?;
-        let name = text(relation.relname).map(owned)?;
-        Some(Target { schema: text(relation.schemaname).map(owned), name, is_there })
-    }
-}
-
-/// The target that a qualified name means, given as a list of its parts. The last part is the name, and the part before it
-/// the schema.
-///
-/// # Safety
-/// The list is of strings.
-unsafe fn parts(list: *mut pg_sys::List, is_there: bool) -> Option<Target> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut names: Vec<_> =
-            elements::<pg_sys::String>(list).filter_map(|part| text((*part).sval).map(owned)).collect();
-        let name = names.pop()?;
-        Some(Target { schema: names.pop(), name, is_there })
-    }
-}
-
-fn owned(text: &CStr) -> Vec<u8> {
-    text.to_bytes().to_vec()
 }

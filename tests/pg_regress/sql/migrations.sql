@@ -82,6 +82,33 @@ SELECT insta_ids.add_migration('0001', 'CREATE STATISTICS s.x ON a, b FROM t');
 SELECT insta_ids.add_migration('0001', 'ALTER SEQUENCE s.q CACHE 5');
 SELECT insta_ids.add_migration('0001', 'TRUNCATE t, s.t');
 SELECT insta_ids.add_migration('0001', 'DROP TABLE t, s.t');
+-- Of all other objects, each is known by its schema, and has none without it.
+SELECT written, with_schema.schema, with_schema.kind, without.schema AS without
+FROM unnest(ARRAY[
+    'DROP FUNCTION f(), s.f()', 'DROP PROCEDURE s.p', 'DROP ROUTINE s.f', 'DROP AGGREGATE s.a(int)', 'DROP TYPE t, s.t', 'DROP DOMAIN s.d',
+    'DROP VIEW s.v', 'DROP MATERIALIZED VIEW s.m', 'DROP FOREIGN TABLE s.t', 'DROP SEQUENCE s.q', 'DROP INDEX s.i', 'DROP COLLATION s.c',
+    'DROP STATISTICS s.x', 'DROP TRIGGER g ON s.t', 'DROP RULE r ON s.t', 'DROP POLICY p ON s.t', 'DROP OPERATOR s.+ (int, int)',
+    'DROP OPERATOR CLASS s.o USING btree', 'DROP OPERATOR FAMILY s.o USING btree', 'DROP TEXT SEARCH CONFIGURATION s.c',
+    'ALTER FUNCTION s.f() STABLE', 'ALTER FUNCTION s.f() OWNER TO r', 'ALTER FUNCTION s.f() RENAME TO g', 'ALTER FUNCTION s.f() SET SCHEMA t',
+    'ALTER FUNCTION s.f() DEPENDS ON EXTENSION e', 'ALTER TYPE s.e ADD VALUE $q$a$q$', 'ALTER TYPE s.e RENAME VALUE $q$a$q$ TO $q$b$q$',
+    'ALTER TYPE s.c ADD ATTRIBUTE a int', 'ALTER TYPE s.c OWNER TO r', 'ALTER TYPE s.c SET (analyze = f)', 'ALTER TYPE s.c RENAME TO d',
+    'ALTER DOMAIN s.d SET NOT NULL', 'ALTER DOMAIN s.d RENAME TO e', 'ALTER DOMAIN s.d RENAME CONSTRAINT a TO b', 'ALTER VIEW s.v RENAME TO w',
+    'ALTER INDEX s.i RENAME TO j', 'ALTER TRIGGER g ON s.t RENAME TO h', 'ALTER POLICY p ON s.t USING (true)', 'ALTER POLICY p ON s.t RENAME TO q',
+    'ALTER RULE r ON s.t RENAME TO q', 'ALTER STATISTICS s.x SET STATISTICS 5', 'ALTER STATISTICS s.x OWNER TO r', 'ALTER COLLATION s.c REFRESH VERSION',
+    'ALTER OPERATOR s.+ (int, int) SET (RESTRICT = f)', 'ALTER OPERATOR FAMILY s.o USING btree ADD FUNCTION 1 f(int)',
+    'ALTER OPERATOR CLASS s.o USING btree OWNER TO r', 'ALTER TEXT SEARCH CONFIGURATION s.c DROP MAPPING FOR a',
+    'ALTER TEXT SEARCH DICTIONARY s.d (a = 1)', 'CREATE OPERATOR FAMILY s.o USING btree',
+    'CREATE OPERATOR CLASS s.o FOR TYPE int USING btree AS OPERATOR 1 <', 'REFRESH MATERIALIZED VIEW s.m',
+    'COMMENT ON TABLE s.t IS NULL', 'COMMENT ON COLUMN s.t.a IS NULL', 'COMMENT ON FUNCTION s.f() IS NULL', 'COMMENT ON TYPE s.e IS NULL',
+    'COMMENT ON CONSTRAINT c ON s.t IS NULL', 'COMMENT ON CONSTRAINT c ON DOMAIN s.d IS NULL', 'COMMENT ON TRIGGER g ON s.t IS NULL',
+    'COMMENT ON POLICY p ON s.t IS NULL', 'COMMENT ON RULE r ON s.t IS NULL', 'COMMENT ON INDEX s.i IS NULL', 'COMMENT ON SEQUENCE s.q IS NULL',
+    'COMMENT ON OPERATOR CLASS s.o USING btree IS NULL', 'SECURITY LABEL ON COLUMN s.t.a IS NULL', 'SECURITY LABEL ON FUNCTION s.f() IS NULL',
+    'GRANT SELECT ON t, s.t TO r', 'GRANT USAGE ON SEQUENCE s.q TO r', 'GRANT EXECUTE ON FUNCTION f(), s.f() TO r', 'GRANT USAGE ON TYPE s.e TO r',
+    'REVOKE SELECT (a) ON s.t FROM r']) written
+CROSS JOIN LATERAL insta_ids_internal.statements(written) with_schema
+CROSS JOIN LATERAL (SELECT s.schema FROM insta_ids_internal.statements(replace(replace(written, 's.', ''), 'SET SCHEMA t', 'RENAME TO t')) s) without
+WHERE with_schema.schema IS DISTINCT FROM 's' OR without.schema IS NOT NULL OR with_schema.kind <> 'ordinary';
+SELECT insta_ids.add_migration('0001', 'DROP FUNCTION public.f()');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT nextval(''Shard1999 . q''))');
 SELECT insta_ids.add_migration('0001', 'CREATE TABLE t (id bigint DEFAULT "shard0".next_id())');
 SELECT count(*) FROM insta_ids_internal.migration;

@@ -54,7 +54,7 @@ const KINDS: [Kind; 7] = [
             CREATE TABLE t_3 PARTITION OF t_2 FOR VALUES WITH (MODULUS 2, REMAINDER 0);
             CREATE TABLE t_4 PARTITION OF t_2 FOR VALUES WITH (MODULUS 2, REMAINDER 1);
             INSERT INTO t (day, owner) SELECT '2026-01-01'::date + n % 59, 'owner ' || n % 50 FROM generate_series(1, 999) n",
-        target: "CREATE TABLE t (owner text NOT NULL, id bigint GENERATED ALWAYS AS IDENTITY, day date, PRIMARY KEY (day, id)) PARTITION BY RANGE (day);
+        target: "CREATE TABLE t (owner text NOT NULL, id bigint DEFAULT next_id(), day date, PRIMARY KEY (day, id)) PARTITION BY RANGE (day);
             CREATE TABLE t_all PARTITION OF t DEFAULT",
         changes: "UPDATE t SET day = '2026-02-11' WHERE owner = 'owner 3'; UPDATE t_3 SET owner = 'owner 9' WHERE id % 5 = 0;
             DELETE FROM t_1 WHERE id % 7 = 0; INSERT INTO t (day, owner) VALUES ('2026-01-15', 'new')",

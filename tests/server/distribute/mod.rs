@@ -2,7 +2,9 @@
 
 mod faults;
 mod kinds;
+mod load;
 mod many;
+mod parents;
 mod refusing;
 mod returning;
 mod snapshots;
