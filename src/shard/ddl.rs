@@ -19,7 +19,7 @@ pub(crate) fn pieces(statement: &[u8]) -> Vec<&[u8]> {
     while !rest.is_empty() {
         let length = match rest {
             [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
-            [quote @ (b'"' | b'\''), ..] => 1 + length_to(&rest[1..], &[*quote]),
+            [b'"' | b'\'', ..] => quoted(rest),
             [byte, ..] if byte.is_ascii_whitespace() => {
                 rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
             }
@@ -31,6 +31,18 @@ pub(crate) fn pieces(statement: &[u8]) -> Vec<&[u8]> {
         rest = after;
     }
     pieces
+}
+
+/// How many bytes the identifier or literal in quotes has that a text begins with. A quote in it is written twice.
+fn quoted(text: &[u8]) -> usize {
+    let mut length = 1;
+    loop {
+        length += length_to(&text[length..], &text[..1]);
+        if text.get(length) != text.first() {
+            return length;
+        }
+        length += 1;
+    }
 }
 
 /// How many bytes the literal has that a text begins with, if it is one like `$tag$...$tag$`.

@@ -55,7 +55,7 @@ fn grant_on_schema(pieces: &[&[u8]], schema: &[u8]) -> Vec<u8> {
 
 /// The pieces without the schema's name before a dot, also at the beginning of literals.
 fn without_schema(pieces: &[&[u8]], schema: &[u8]) -> Vec<u8> {
-    let quoted = [b"\"", schema, b"\""].concat();
+    let quoted = quoted(schema);
     let mut text = Vec::new();
     let mut at = 0;
     while at < pieces.len() {
@@ -131,7 +131,11 @@ fn without_checks_of_ids<'a>(mut pieces: Vec<&'a [u8]>, shard: &[u8]) -> Option<
 
 /// Whether a piece is an identifier with this name. A dump quotes each name that is not in lower case.
 fn is_name(piece: &[u8], name: &[u8]) -> bool {
-    piece == name || piece.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) == Some(name)
+    piece == name || piece == quoted(name)
+}
+
+fn quoted(name: &[u8]) -> Vec<u8> {
+    [b"\"", &doubled(name, b'"')[..], b"\""].concat()
 }
 
 /// The text with each such byte twice.

@@ -104,3 +104,14 @@ fn settings_last_for_the_migration() {
     let text = b"--\n\\restrict x\n\nSELECT '\\restrict'\n\\unrestrict x\n";
     assert_eq!(without_restrict(text), b"--\n\n\nSELECT '\\restrict'\n\n");
 }
+
+#[test]
+fn a_schema_can_have_any_name() {
+    let schema = br#"My "shard$5"#;
+    let statement =
+        br#"CREATE TABLE "My ""shard$5".t (id bigint DEFAULT "My ""shard$5".next_id('"My ""shard$5".q'::regclass), a text DEFAULT 'it''s "My ""shard$5".t')"#;
+    let expected =
+        br#"CREATE TABLE t (id bigint DEFAULT next_id('q'::regclass), a text DEFAULT 'it''s "My ""shard$5".t')"#;
+    assert_eq!(migration_of(statement, b"CREATE TABLE", schema, 5).as_deref(), Some(&expected[..]));
+    assert_eq!(migration_of(br#"CREATE SCHEMA "My ""shard$5""#, b"CREATE SCHEMA", schema, 5), None);
+}
