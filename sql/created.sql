@@ -60,8 +60,7 @@ $$;
 DO $$
 DECLARE
     roles CONSTANT text := (
-        SELECT insta_ids_internal.creators(n.nspname)
-        FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'insta_ids');
+        SELECT insta_ids_internal.creators(e.extnamespace) FROM pg_extension e WHERE e.extname = 'insta_ids');
 BEGIN
     IF roles IS NOT NULL THEN
         RAISE WARNING USING

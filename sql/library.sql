@@ -13,8 +13,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.id_max(at timestamptz, layout @ext
 CREATE OR REPLACE FUNCTION insta_ids_internal.next_id(shard integer, sequence regclass, layout @extschema@.id_layout) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_next_id_layout';
 
--- Returns the quoted name of the schema that contains next_id. This function and creators() are in PL/pgSQL, because they are
--- called for each shard. PL/pgSQL plans an SQL function anew at each call, and keeps that memory until the transaction ends.
+-- Returns the quoted name of the schema that contains next_id. This function is in PL/pgSQL, because it is called for each
+-- shard. PL/pgSQL plans an SQL function anew at each call, and keeps that memory until the transaction ends.
 CREATE OR REPLACE FUNCTION insta_ids_internal.extension_schema() RETURNS text
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -35,7 +35,7 @@ $$;
 
 -- Returns the roles that may create objects in a schema and are not superusers, or NULL if there are none. PostgreSQL may call
 -- a function of these roles instead of the extension's if a call does not give the full name and types.
-CREATE OR REPLACE FUNCTION insta_ids_internal.creators(schema name) RETURNS text
+CREATE OR REPLACE FUNCTION insta_ids_internal.creators(schema oid) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -50,7 +50,7 @@ BEGIN
         JOIN pg_database d ON d.datname = current_database()
         LEFT JOIN pg_roles r ON r.oid = g.role
         LEFT JOIN pg_roles o ON o.oid = CASE r.rolname WHEN 'pg_database_owner' THEN d.datdba ELSE g.role END
-        WHERE n.nspname = creators.schema AND o.rolsuper IS NOT TRUE);
+        WHERE n.oid = creators.schema AND o.rolsuper IS NOT TRUE);
 END
 $$;
 

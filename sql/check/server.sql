@@ -36,8 +36,7 @@ BEGIN
            format('The extension is in this schema, and other roles may create functions in it: %s.', c.roles),
            format('REVOKE CREATE ON SCHEMA %s FROM %s, or let a superuser own it: who creates a function there can have it'
                || ' taken for one of the extension.', insta_ids_internal.extension_schema(), c.roles)
-    FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-    CROSS JOIN LATERAL insta_ids_internal.creators(n.nspname) c (roles)
+    FROM pg_extension e CROSS JOIN LATERAL insta_ids_internal.creators(e.extnamespace) c (roles)
     WHERE e.extname = 'insta_ids' AND c.roles IS NOT NULL;
 
     BEGIN

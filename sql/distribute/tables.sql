@@ -156,17 +156,13 @@ DECLARE
     vals CONSTANT text := (
         SELECT string_agg(replace(format('s.%I', c."column"), '%', '%%') || coalesce('::pg_catalog.text::' || c.cast_to, ''), ', ')
         FROM insta_ids_internal.copied_columns(going) c);
-    -- The key is written, too: its value can be equal to the old one and have another text. PostgreSQL refuses this for identities.
-    changes CONSTANT text := (
-        SELECT string_agg(replace(format('%I = excluded.%1$I', c), '%', '%%'), ', ')
-        FROM unnest(columns) c
-        JOIN pg_attribute a ON a.attrelid = insta_ids_internal.target_in(going.target, 0)::regclass AND a.attname = c
-            AND a.attidentity <> 'a');
+    -- The key is written, too: its value can be equal to the old one and have another text.
+    changes CONSTANT text := (SELECT string_agg(replace(format('%I = excluded.%1$I', c), '%', '%%'), ', ') FROM unnest(columns) c);
 BEGIN
-    RETURN format('INSERT INTO %%1$I.%s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s ON CONFLICT (%s) DO %s',
+    RETURN format('INSERT INTO %%1$I.%s (%s) SELECT %s FROM %s ON CONFLICT (%s) DO %s',
         replace(quote_ident(going.target), '%', '%%'), names, vals, replace(rows, '%', '%%'),
         replace(insta_ids_internal.column_list(key), '%', '%%'),
-        CASE WHEN conflict = 'UPDATE' AND changes IS NOT NULL THEN 'UPDATE SET ' || changes ELSE 'NOTHING' END);
+        CASE conflict WHEN 'UPDATE' THEN 'UPDATE SET ' || changes ELSE 'NOTHING' END);
 END
 $$;
 

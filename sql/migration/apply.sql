@@ -16,9 +16,8 @@ AS $$
 BEGIN
     RETURN (
         SELECT concat(
-            CASE WHEN insta_ids_internal.creators(n.nspname) IS NULL THEN ', ' || quote_ident(n.nspname) END, ', ' || nullif(path, ''))
-        FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-        WHERE e.extname = 'insta_ids');
+            CASE WHEN insta_ids_internal.creators(e.extnamespace) IS NULL THEN ', ' || e.extnamespace::regnamespace END, ', ' || nullif(path, ''))
+        FROM pg_extension e WHERE e.extname = 'insta_ids');
 END
 $$;
 

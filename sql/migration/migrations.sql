@@ -133,7 +133,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text, prefix te
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'migration_text_wrapper';
 CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
-    RETURN insta_ids_internal.migration_text(ddl, (insta_ids_internal.require_config()).prefix::pg_catalog.text, (insta_ids_internal.require_config()).shards);
+BEGIN ATOMIC
+    SELECT insta_ids_internal.migration_text(ddl, c.prefix::pg_catalog.text, c.shards) FROM insta_ids_internal.require_config() c;
+END;
 
 -- Raises an error unless a migration can be applied to all shards alike. No statement may begin or end a transaction, change a
 -- setting of the session, be about the whole database, or name a schema. Statements with CONCURRENTLY need transactional => false.

@@ -1,6 +1,6 @@
 //! Splits the text of a function into tokens, as PostgreSQL's lexer does.
 
-use crate::shard::ddl::{comment, is_of_word, length_to};
+use crate::shard::ddl::{comment, is_of_word, quoted};
 
 /// A token of a text. A text is bytes, because a database can have any encoding. In all of them, characters outside of ASCII have
 /// only bytes from 0x80 on.
@@ -79,24 +79,6 @@ fn token(text: &[u8]) -> Option<(Token<'_>, usize)> {
             let length = operator(text);
             (length > 0).then_some((Token::Symbol(&text[..length]), length))
         }
-    }
-}
-
-/// Returns the text between the quotes at the beginning, where a doubled quote stands for one, and its length with the quotes.
-fn quoted(text: &[u8], quote: u8) -> Option<(Vec<u8>, usize)> {
-    let mut inner = Vec::new();
-    let mut at = 1;
-    loop {
-        let end = at + length_to(&text[at..], &[quote]);
-        if text[at..end].last() != Some(&quote) {
-            return None;
-        }
-        inner.extend_from_slice(&text[at..end - 1]);
-        if text.get(end) != Some(&quote) {
-            return Some((inner, end));
-        }
-        inner.push(quote);
-        at = end + 1;
     }
 }
 

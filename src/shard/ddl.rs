@@ -19,7 +19,7 @@ pub(crate) fn pieces(statement: &[u8]) -> Vec<&[u8]> {
     while !rest.is_empty() {
         let length = match rest {
             [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
-            [b'"' | b'\'', ..] => quoted(rest),
+            [quote @ (b'"' | b'\''), ..] => quoted(rest, *quote).map_or(rest.len(), |(_, length)| length),
             [byte, ..] if byte.is_ascii_whitespace() => {
                 rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
             }
@@ -33,15 +33,21 @@ pub(crate) fn pieces(statement: &[u8]) -> Vec<&[u8]> {
     pieces
 }
 
-/// How many bytes the identifier or literal in quotes has that a text begins with. A quote in it is written twice.
-fn quoted(text: &[u8]) -> usize {
-    let mut length = 1;
+/// The text between the quotes with which a text begins, where a doubled quote stands for one, and its length with the quotes.
+pub(crate) fn quoted(text: &[u8], quote: u8) -> Option<(Vec<u8>, usize)> {
+    let mut inner = Vec::new();
+    let mut at = 1;
     loop {
-        length += length_to(&text[length..], &text[..1]);
-        if text.get(length) != text.first() {
-            return length;
+        let end = at + length_to(&text[at..], &[quote]);
+        if text[at..end].last() != Some(&quote) {
+            return None;
         }
-        length += 1;
+        inner.extend_from_slice(&text[at..end - 1]);
+        if text.get(end) != Some(&quote) {
+            return Some((inner, end));
+        }
+        inner.push(quote);
+        at = end + 1;
     }
 }
 
@@ -67,7 +73,7 @@ pub(crate) fn is_of_word(byte: u8) -> bool {
 }
 
 /// How many bytes of `text` there are up to the end of its first `end`, or in all if it has none.
-pub(crate) fn length_to(text: &[u8], end: &[u8]) -> usize {
+fn length_to(text: &[u8], end: &[u8]) -> usize {
     text.windows(end.len()).position(|window| window == end).map_or(text.len(), |at| at + end.len())
 }
 

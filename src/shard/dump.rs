@@ -16,7 +16,7 @@ pub fn without_restrict(text: &[u8]) -> Vec<u8> {
 /// A setting of a dump that changes what its statements create, for one migration. Returns `None` for other settings.
 #[must_use]
 pub fn setting(statement: &[u8]) -> Option<Vec<u8>> {
-    let text = &pieces(statement).into_iter().filter(|piece| !is_comment(piece)).collect::<Vec<_>>().concat();
+    let text = without_comments(statement).concat();
     let rest = text.trim_ascii().strip_prefix(b"SET ")?;
     let names: [&[u8]; 3] =
         [b"check_function_bodies ", b"default_tablespace ", b"default_table_access_method "];
@@ -27,8 +27,8 @@ pub fn setting(statement: &[u8]) -> Option<Vec<u8>> {
 /// CREATE TABLE. Returns `None` if the statement creates, or is about, what each shard has without a migration.
 #[must_use]
 pub fn migration_of(statement: &[u8], command: &[u8], schema: &[u8], shard: i32) -> Option<Vec<u8>> {
-    let pieces: Vec<&[u8]> = pieces(statement).into_iter().filter(|piece| !is_comment(piece)).collect();
-    let words: Vec<&[u8]> = pieces.iter().copied().filter(|piece| !is_space(piece)).collect();
+    let pieces = without_comments(statement);
+    let words = words(&pieces);
     let first = words.windows(3).find(|part| is_name(part[0], schema) && part[1] == b".").map(|part| part[2]);
     let is_grant = matches!(command, b"GRANT" | b"REVOKE");
     let is_of_each_shard =
@@ -97,9 +97,7 @@ fn without_checks_of_ids<'a>(mut pieces: Vec<&'a [u8]>, shard: &[u8]) -> Option<
     while let Some(begin) = (from..pieces.len()).find(|&at| pieces[at] == b"CONSTRAINT") {
         from = begin + 1;
         let Some(open) = (begin..pieces.len()).find(|&at| pieces[at] == b"(") else { break };
-        let words: Vec<&[u8]> =
-            pieces[begin..open].iter().copied().filter(|piece| !is_space(piece)).collect();
-        if words.len() != 3 || words[2] != b"CHECK" {
+        if !matches!(words(&pieces[begin..open])[..], [_, _, b"CHECK"]) {
             continue;
         }
         let mut depth = 0;
@@ -107,7 +105,7 @@ fn without_checks_of_ids<'a>(mut pieces: Vec<&'a [u8]>, shard: &[u8]) -> Option<
             depth += i32::from(pieces[at] == b"(") - i32::from(pieces[at] == b")");
             depth == 0
         })?;
-        let inner: Vec<&[u8]> = pieces[open..=end].iter().copied().filter(|piece| !is_space(piece)).collect();
+        let inner = words(&pieces[open..=end]);
         let is_of_ids =
             inner.contains(&&b"id_shard"[..]) && inner.windows(3).any(|part| part == [b"=", shard, b")"]);
         if !is_of_ids {
@@ -143,6 +141,11 @@ fn doubled(text: &[u8], byte: u8) -> Vec<u8> {
     text.iter().flat_map(|&one| std::iter::repeat_n(one, if one == byte { 2 } else { 1 })).collect()
 }
 
-fn is_comment(piece: &[u8]) -> bool {
-    piece.starts_with(b"--") || piece.starts_with(b"/*")
+fn without_comments(statement: &[u8]) -> Vec<&[u8]> {
+    let is_comment = |piece: &[u8]| piece.starts_with(b"--") || piece.starts_with(b"/*");
+    pieces(statement).into_iter().filter(|piece| !is_comment(piece)).collect()
+}
+
+fn words<'a>(pieces: &[&'a [u8]]) -> Vec<&'a [u8]> {
+    pieces.iter().copied().filter(|piece| !is_space(piece)).collect()
 }

@@ -1,6 +1,6 @@
 //! Which relations, types, functions and other objects of a schema a statement creates or alters.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 
 use pgrx::pg_sys::{self, NodeTag, ObjectType};
 
@@ -14,7 +14,7 @@ pub(super) struct Target {
     pub(super) is_there: bool,
 }
 
-/// What a statement creates or alters. Statements about rows, and those that leave an object as it is, have no targets.
+/// What a statement creates, alters or empties. Statements that can name tables of other schemas, such as INSERT, have no targets.
 ///
 /// # Safety
 /// The parser returned the statement.
@@ -36,9 +36,8 @@ pub(super) unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
             }
             NodeTag::T_AlterObjectSchemaStmt => {
                 let set = node::<pg_sys::AlterObjectSchemaStmt>(statement);
-                let schema = text(set.newschema).map(owned);
-                let to = Target { schema, name: Vec::new(), is_there: false };
-                either(set.relation, set.object, set.objectType).into_iter().chain([to]).collect()
+                let target = either(set.relation, set.object, set.objectType);
+                target.into_iter().chain([of_schema(set.newschema)]).collect()
             }
             _ => created(statement).or_else(|| altered(statement)).into_iter().collect(),
         }
@@ -84,11 +83,9 @@ unsafe fn created(statement: *mut pg_sys::Node) -> Option<Target> {
             NodeTag::T_CreateOpFamilyStmt => {
                 other(node::<pg_sys::CreateOpFamilyStmt>(statement).opfamilyname)
             }
-            NodeTag::T_CreateSchemaStmt => Some(Target {
-                schema: text(node::<pg_sys::CreateSchemaStmt>(statement).schemaname).map(owned),
-                name: Vec::new(),
-                is_there: false,
-            }),
+            NodeTag::T_CreateSchemaStmt => {
+                Some(of_schema(node::<pg_sys::CreateSchemaStmt>(statement).schemaname))
+            }
             _ => None,
         }
     }
@@ -213,6 +210,15 @@ unsafe fn object(name: *mut pg_sys::Node, kind: ObjectType::Type) -> Option<Targ
             _ => None,
         }
     }
+}
+
+/// The target of a statement that names a schema alone.
+///
+/// # Safety
+/// The name is null, or the parser returned it.
+unsafe fn of_schema(name: *const c_char) -> Target {
+    // SAFETY: the caller's promise.
+    Target { schema: unsafe { text(name) }.map(owned), name: Vec::new(), is_there: false }
 }
 
 /// The target that a name of a relation means.

@@ -18,7 +18,7 @@ const SLOW: &str = "SELECT insta_ids.add_migration('0002', $$
     $$);
     INSERT INTO photos (title, user_id) SELECT 'photo ' || n, 1 + n % 500 FROM generate_series(1, 6000) n;";
 
-/// Changes rows of photos until it is told to stop, fewer than the shards can take. When all is copied, it once changes many.
+/// Changes rows of photos until `stop` is set, fewer than the shards can take. When all is copied, it once changes many.
 fn write(mut client: Client, stop: &AtomicBool) {
     let copied = "SELECT count(*) FROM insta_ids.distributions WHERE step = 'copied'";
     let change = "UPDATE photos SET title = 'at ' || clock_timestamp() WHERE id BETWEEN $1 AND $2";
