@@ -5,13 +5,14 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    const FILES: [&str; 10] = [
+    const FILES: [&str; 11] = [
         "src/pg/catalog/ddl.c",
         "src/pg/catalog/migration.c",
         "src/pg/minting/entry.c",
         "src/pg/minting/lease.c",
         "src/pg/minting/succession.c",
         "src/pg/placement/ask.c",
+        "src/pg/placement/change.c",
         "src/pg/placement/remote.c",
         "src/pg/server/process.c",
         "src/pg/workers/driver.c",
@@ -38,7 +39,9 @@ fn main() -> Result<(), Failure> {
     println!("cargo::rustc-link-search=native={}", directory(&server, "--libdir")?);
     println!("cargo::rustc-link-lib=pq");
     // The server calls them, and nothing in the library does.
-    for function in ["insta_ids_watch_ddl", "insta_ids_next_id", "insta_ids_rows_from_node"] {
+    for function in
+        ["insta_ids_watch_ddl", "insta_ids_next_id", "insta_ids_note_change", "insta_ids_rows_from_node"]
+    {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--undefined={function}");
     }
     // Calls within the library need no look at the symbols of others.

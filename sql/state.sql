@@ -284,8 +284,6 @@ CREATE TABLE insta_ids_internal.distribution (
     -- Tables are copied in this order. Foreign keys between the targets refer to smaller numbers.
     number integer NOT NULL DEFAULT 0,
     step text NOT NULL DEFAULT 'registered' CHECK (step IN ('registered', 'copying', 'copied', 'switched')),
-    -- The table in which triggers note the primary keys of rows that change, from the step copying on.
-    changes regclass,
     -- The primary key of the last row that was copied, as text.
     copied_to text[],
     rows_copied bigint NOT NULL DEFAULT 0,
@@ -301,6 +299,20 @@ CREATE TABLE insta_ids_internal.distribution (
 SELECT pg_catalog.pg_extension_config_dump(
     'insta_ids_internal.distribution',
     $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = source AND c.relpersistence <> 't')$$);
+
+-- Rows that have changed, in tables whose changes a distribution has to bring to other tables. note_change() writes here.
+CREATE TABLE insta_ids_internal.change (
+    -- The table of the row. If it is partitioned, this is the partition.
+    relation regclass NOT NULL,
+    -- The primary key of the row, as texts, in the order of the source's primary key.
+    key text[] NOT NULL,
+    -- The value that the column that says the shard had before, as text. It is NULL for a row that is new, and in a shard.
+    placed_by text
+);
+-- The reason is the same as for insta_ids_internal.map.
+ALTER TABLE insta_ids_internal.change REPLICA IDENTITY FULL;
+SELECT pg_catalog.pg_extension_config_dump(
+    'insta_ids_internal.change', $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)$$);
 
 -- An error that a procedure has caught, and will raise again.
 CREATE TYPE insta_ids_internal.failure AS (code text, message text, detail text, hint text);

@@ -123,20 +123,10 @@ $$;
 
 -- Returns how many changes of the sources are not in the shards yet.
 CREATE OR REPLACE FUNCTION insta_ids_internal.changes_waiting() RETURNS bigint
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    going insta_ids_internal.distribution;
-    changes bigint;
-    total bigint := 0;
-BEGIN
-    FOR going IN SELECT * FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL LOOP
-        EXECUTE format('SELECT count(*) FROM %s', going.changes) INTO changes;
-        total := total + changes;
-    END LOOP;
-    RETURN total;
-END
-$$;
+    VOLATILE PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT count(*) FROM insta_ids_internal.change c JOIN insta_ids_internal.noted_tables() t ON t.relation = c.relation AND NOT t.is_target;
+END;
 
 -- Returns how many rounds of apply_changes() in turn have left hardly fewer changes, of which `vain` came before the last one. That began
 -- at `began`, by the steady clock, when `waited` changes waited; both are NULL if there was none. `waiting` wait now. Returns NULL if one

@@ -1,34 +1,17 @@
 -- From one table to many shards: the way back.
 
--- Makes changes of the targets of a source noted from now on: the primary key of each row, and its shard.
+-- Makes changes of the targets of a source noted from now on.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_return(going insta_ids_internal.distribution) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
-    function CONSTANT text := insta_ids_internal.capture_name(going.source, 'return');
-    into_changes CONSTANT text := format('INSERT INTO %s (%s, insta_ids_shard) VALUES', going.changes, insta_ids_internal.column_list(key));
-    target record;
+    columns CONSTANT text := insta_ids_internal.noted_columns(going, true);
+    target regclass;
 BEGIN
-    EXECUTE format('CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L',
-        function, format($function$
-BEGIN
-    IF TG_OP <> 'INSERT' THEN
-        %1$s (%2$s, TG_ARGV[0]::pg_catalog.int4);
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        %1$s (%3$s, TG_ARGV[0]::pg_catalog.int4);
-    END IF;
-    RETURN NULL;
-END
-$function$, into_changes, insta_ids_internal.column_list(key, 'OLD.'), insta_ids_internal.column_list(key, 'NEW.')));
-    EXECUTE format('ALTER FUNCTION %s() DEPENDS ON EXTENSION insta_ids', function);
-    EXECUTE format('ALTER FUNCTION %s() OWNER TO %s', function, (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = going.source));
-    PERFORM insta_ids_internal.keep_to_owner(NULL, (function || '()')::regprocedure);
-    FOR target IN SELECT * FROM insta_ids_internal.targets_of(going) LOOP
-        EXECUTE format('CREATE TRIGGER insta_ids_return AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION %s(%L)',
-            target.relation, function, target.shard);
-        PERFORM insta_ids_internal.guard_captured(target.relation, '{insta_ids_return}');
+    FOR target IN SELECT t.relation FROM insta_ids_internal.targets_of(going) t LOOP
+        EXECUTE format('CREATE TRIGGER insta_ids_return AFTER INSERT OR UPDATE OR DELETE ON %s'
+            || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.note_change(%s)', target, columns);
+        PERFORM insta_ids_internal.guard_captured(target, 'insta_ids_return');
     END LOOP;
 END
 $$;
@@ -37,18 +20,10 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.end_return(going insta_ids_internal.distribution) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    function regprocedure;
-    target regclass;
 BEGIN
-    IF NOT going.has_way_back THEN
-        RETURN;
+    IF going.has_way_back THEN
+        PERFORM insta_ids_internal.drop_captured(t.relation, 'insta_ids_return') FROM insta_ids_internal.targets_of(going) t;
     END IF;
-    FOR target IN SELECT t.relation FROM insta_ids_internal.targets_of(going) t LOOP
-        function := insta_ids_internal.trigger_function(target, 'insta_ids_return');
-        PERFORM insta_ids_internal.drop_captured(target, '{insta_ids_return}');
-    END LOOP;
-    EXECUTE format('DROP FUNCTION %s', function);
 END
 $$;
 
@@ -82,10 +57,9 @@ BEGIN
     EXECUTE format('CREATE TEMPORARY TABLE %s ON COMMIT DROP AS SELECT %s, 0 AS insta_ids_shard FROM %s s LIMIT 0',
         split_part(returned, '.', 2), insta_ids_internal.column_list(columns, 's.'), going.source);
     FOR target IN SELECT * FROM insta_ids_internal.targets_of(going) LOOP
-        EXECUTE format('INSERT INTO %s (%s, insta_ids_shard) SELECT %s, %s FROM %s t'
-            || ' WHERE (%s) IN (SELECT %s FROM %s c WHERE c.insta_ids_shard IS NOT NULL)', returned,
+        EXECUTE format('INSERT INTO %s (%s, insta_ids_shard) SELECT %s, %s FROM %s t WHERE (%s) IN (SELECT %s FROM %s)', returned,
             insta_ids_internal.column_list(columns), vals, target.shard, target.relation, insta_ids_internal.column_list(key, 't.'),
-            insta_ids_internal.column_list(key, 'c.'), going.changes);
+            insta_ids_internal.column_list(key, 'c.'), insta_ids_internal.taken_rows(going, 'c'));
     END LOOP;
     EXECUTE format('SELECT ROW(%s)::text AS key, array_agg(r.insta_ids_shard ORDER BY r.insta_ids_shard) AS shards FROM %s r'
         || ' GROUP BY %1$s HAVING count(*) > 1 LIMIT 1', insta_ids_internal.column_list(key, 'r.'), returned) INTO twice;
@@ -102,19 +76,22 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.note_referring(going insta_ids_int
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    key CONSTANT text := insta_ids_internal.column_list(insta_ids_internal.primary_key_of(going.source));
+    key CONSTANT text := (
+        SELECT string_agg(format('%I::text', k.name), ', ' ORDER BY k.place)
+        FROM unnest(insta_ids_internal.primary_key_of(going.source)) WITH ORDINALITY k (name, place));
     reference record;
 BEGIN
     FOR reference IN
-        SELECT r.columns, r.referred_columns, d.changes, d.source, insta_ids_internal.primary_key_of(d.source) AS referred_key
+        SELECT r.columns, r.referred_columns, d.source, insta_ids_internal.taken_rows(d, 'c') AS taken,
+               insta_ids_internal.primary_key_of(d.source) AS referred_key
         FROM insta_ids_internal.references_of_distribution() r
         JOIN insta_ids_internal.distribution d ON d.source = r.referred AND d.source <> going.source
         WHERE r.referring = going.source
     LOOP
-        EXECUTE format('INSERT INTO %s (%s, insta_ids_shard) SELECT %2$s, 0 FROM %s WHERE (%s) IN ('
-            || 'SELECT %s FROM %s r JOIN %s c ON (%s) = (%s) WHERE c.insta_ids_shard IS NOT NULL)', going.changes, key, going.source,
+        EXECUTE format('INSERT INTO pg_temp.insta_ids_taken (source, key) SELECT %L::regclass, ARRAY[%s] FROM %s WHERE (%s) IN ('
+            || 'SELECT %s FROM %s r JOIN %s ON (%s) = (%s))', going.source, key, going.source,
             insta_ids_internal.column_list(reference.columns), insta_ids_internal.column_list(reference.referred_columns, 'r.'),
-            reference.source, reference.changes, insta_ids_internal.column_list(reference.referred_key, 'r.'),
+            reference.source, reference.taken, insta_ids_internal.column_list(reference.referred_key, 'r.'),
             insta_ids_internal.column_list(reference.referred_key, 'c.'));
     END LOOP;
 END
@@ -127,9 +104,9 @@ AS $$
 DECLARE
     key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
 BEGIN
-    EXECUTE format('DELETE FROM %s s WHERE (%s) IN (SELECT %s FROM %s c WHERE c.insta_ids_shard IS NOT NULL)'
+    EXECUTE format('DELETE FROM %s s WHERE (%s) IN (SELECT %s FROM %s)'
         || ' AND (%L OR NOT EXISTS (SELECT FROM %s r WHERE (%s) = (%2$s)))', going.source, insta_ids_internal.column_list(key, 's.'),
-        insta_ids_internal.column_list(key, 'c.'), going.changes, whole, insta_ids_internal.affected_name(going.number),
+        insta_ids_internal.column_list(key, 'c.'), insta_ids_internal.taken_rows(going, 'c'), whole, insta_ids_internal.affected_name(going.number),
         insta_ids_internal.column_list(key, 'r.'));
 END
 $$;
@@ -168,7 +145,6 @@ BEGIN
     PERFORM insta_ids_internal.delete_returned(o.d, whole)
     FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC) o WHERE NOT whole;
     FOR going IN SELECT * FROM insta_ids_internal.distribution d LOOP
-        EXECUTE format('DELETE FROM %s WHERE insta_ids_shard IS NOT NULL', going.changes);
         EXECUTE format('DROP TABLE %s', insta_ids_internal.affected_name(going.number));
     END LOOP;
     -- Before triggers are enabled again.
@@ -186,6 +162,9 @@ DECLARE
     undo text[] := '{}';
     statement text;
 BEGIN
+    IF NOT insta_ids_internal.take_changes(true) THEN
+        RETURN;
+    END IF;
     FOR next IN
         SELECT p.relation, t.tgname, CASE t.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END AS state
         FROM insta_ids_internal.distribution d
@@ -203,6 +182,7 @@ BEGIN
     FOREACH statement IN ARRAY undo LOOP
         EXECUTE statement;
     END LOOP;
+    DROP TABLE pg_temp.insta_ids_taken;
 END
 $$;
 
@@ -232,8 +212,8 @@ BEGIN
     -- A table of which nothing was copied yet stays unlocked.
     PERFORM insta_ids_internal.lock_relations(
         ARRAY(
-            SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p WHERE d.changes IS NOT NULL
-            UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.changes IS NOT NULL
+            SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p WHERE d.step <> 'registered'
+            UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.step <> 'registered'
             ORDER BY 1),
         'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout, attempt);
     IF is_switched THEN
@@ -244,10 +224,11 @@ BEGIN
         CROSS JOIN LATERAL insta_ids_internal.targets_of(d) t
         JOIN pg_class c ON c.oid = t.relation
         -- An empty table of which nothing was copied yet can refer to one of the others.
-        WHERE CASE WHEN d.changes IS NOT NULL THEN true
-            WHEN c.relkind = 'r' AND EXISTS (SELECT FROM insta_ids_internal.distribution o WHERE o.changes IS NOT NULL)
+        WHERE CASE WHEN d.step <> 'registered' THEN true
+            WHEN c.relkind = 'r' AND EXISTS (SELECT FROM insta_ids_internal.distribution o WHERE o.step <> 'registered')
             THEN NOT insta_ids_internal.has_rows(c.oid) END GROUP BY t.shard ORDER BY t.shard);
     going := ARRAY(SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC);
+    PERFORM insta_ids_internal.forget_changes();
     -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.distribution;
     FOREACH one IN ARRAY going LOOP

@@ -33,13 +33,38 @@ BEGIN
 END
 $$;
 
+-- Returns the name of the view of a source until it gets the source's own name.
+CREATE OR REPLACE FUNCTION insta_ids_internal.view_name(source regclass) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (
+        SELECT format('%I.%I', n.nspname, format('insta_ids_view_%s',
+            CASE WHEN octet_length(c.relname) > 40 THEN c.oid::text ELSE c.relname END))
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = source);
+
+-- Revokes what ALTER DEFAULT PRIVILEGES has granted to other roles on a relation.
+CREATE OR REPLACE FUNCTION insta_ids_internal.keep_to_owner(relation regclass) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    role text;
+BEGIN
+    FOR role IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a
+        WHERE c.oid = relation AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s', relation, role);
+    END LOOP;
+END
+$$;
+
 -- Creates a view of the rows of a source in all shards, under another name than the source's. A type of a shard's own is shown
 -- as that of the source. Roles get the privileges that they have on the source and on its columns.
 CREATE OR REPLACE FUNCTION insta_ids_internal.make_view(going insta_ids_internal.distribution) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    name CONSTANT text := insta_ids_internal.capture_name(going.source, 'view');
+    name CONSTANT text := insta_ids_internal.view_name(going.source);
     columns CONSTANT text := (
         SELECT string_agg(format(CASE WHEN t.typname = b.typname AND t.oid <> b.oid THEN 't.%1$I::text::%2$s AS %1$I' ELSE 't.%1$I' END,
             a.attname, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum)
@@ -107,7 +132,6 @@ AS $$
 DECLARE
     most CONSTANT bigint := 10000;
     going insta_ids_internal.distribution;
-    changes bigint;
     reason text;
 BEGIN
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
@@ -118,13 +142,6 @@ BEGIN
             RAISE object_not_in_prerequisite_state USING
                 MESSAGE = format('table %s is not copied and compared yet', going.source),
                 HINT = 'CALL insta_ids.distribute().';
-        END IF;
-        EXECUTE format('SELECT count(*) FROM (SELECT FROM %s LIMIT %s) c', going.changes, most + 1) INTO changes;
-        IF changes > most THEN
-            RAISE object_not_in_prerequisite_state USING
-                MESSAGE = format('more than %s changes of table %s are not in the shards yet', most, going.source),
-                DETAIL = 'Writers would wait until they are.',
-                HINT = 'CALL insta_ids.distribute(), and switch soon after.';
         END IF;
         reason := insta_ids_internal.obstacle_to_return(going);
         IF way_back AND reason IS NOT NULL THEN
@@ -138,6 +155,11 @@ BEGIN
                 DETAIL = reason;
         END IF;
     END LOOP;
+    IF insta_ids_internal.changes_waiting() > most THEN
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('more than %s changes are not in the shards yet', most),
+            DETAIL = 'Writers would wait until they are.',
+            HINT = 'CALL insta_ids.distribute(), and switch soon after.';
+    END IF;
     -- A new table of users can refer to one of the sources.
     PERFORM insta_ids_internal.require_no_obstacles();
 END
@@ -183,14 +205,14 @@ BEGIN
         ARRAY(SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p ORDER BY p),
         CASE WHEN views THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END, '{}', 'the distribution', lock_timeout, attempt);
     PERFORM insta_ids_internal.apply_changes();
+    -- The way back has noted what was just brought to the shards, too.
+    PERFORM insta_ids_internal.forget_changes();
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
-        -- The way back has noted what was just brought to the shards, too.
-        EXECUTE format('DELETE FROM %s', going.changes);
         UPDATE insta_ids_internal.distribution d SET step = 'switched', step_at = clock_timestamp(), has_way_back = way_back
         WHERE d.source = going.source;
         IF views THEN
             name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.source);
-            new_view := insta_ids_internal.capture_name(going.source, 'view');
+            new_view := insta_ids_internal.view_name(going.source);
             EXECUTE format('ALTER TABLE %s RENAME TO %I', going.source, CASE
                 WHEN octet_length(name) > 40 THEN format('insta_ids_distributed_%s', going.source::oid)
                 ELSE name || '__distributed' END);
@@ -225,6 +247,7 @@ BEGIN
             ORDER BY 1),
         'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout, attempt);
     going := ARRAY(SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number DESC);
+    PERFORM insta_ids_internal.forget_changes();
     -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.distribution;
     FOREACH one IN ARRAY going LOOP

@@ -7,7 +7,7 @@
 
 -- A forged row about a table of another role could make a superuser's call drop this table.
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.distribution
-    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner('source', 'changes', 'view');
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner('source', 'view');
 ALTER TABLE insta_ids_internal.distribution ENABLE ALWAYS TRIGGER require_owner;
 
 -- Returns the columns of the primary key of a table, in their order. It is empty if the table has none.

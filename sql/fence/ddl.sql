@@ -102,7 +102,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM insta_ids_internal.refuse_ddl_on_fenced_shards(event, tag);
-    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'registered') THEN
         PERFORM insta_ids_internal.refuse_ddl_on_sources(event, tag), insta_ids_internal.guard_new_partitions(event, tag);
     END IF;
 END

@@ -36,7 +36,7 @@ DECLARE
 BEGIN
     PERFORM insta_ids_internal.require_replication(), insta_ids_internal.require_no_outside_children(shards),
         insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(shards), true);
-    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.changes IS NOT NULL) THEN
+    IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'registered') THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'shards cannot move while tables are distributed to them',
             DETAIL = 'Rows would go to shards that are on another server.',
             HINT = 'Try again after insta_ids.distribute_finish(). See insta_ids.distributions.';

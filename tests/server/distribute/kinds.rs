@@ -19,7 +19,7 @@ struct Kind {
     tables: &'static [(&'static str, &'static str)],
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     // A serial key of integers; columns in another order, of wider types, of types of a shard's own, and generated.
     Kind {
         source: "CREATE TYPE mood AS ENUM ('sad', 'happy');
@@ -121,6 +121,20 @@ const KINDS: [Kind; 7] = [
         registered: "SELECT insta_ids.distribute_table('a', 'id'); SELECT insta_ids.distribute_table('b', 'a')",
         tables: &[("a", "insta_ids.shard_of(id)"), ("b", "insta_ids.shard_of(a)")],
     },
+    // Keys whose texts differ with the settings of the session that writes.
+    Kind {
+        source: "CREATE TABLE t (at timestamptz, day date, part double precision, span interval, raw bytea, n int NOT NULL,
+                PRIMARY KEY (at, day, part, span, raw));
+            INSERT INTO t SELECT '2026-02-03 04:05:06.000001Z'::timestamptz + n * '1 day'::interval, '2026-01-02'::date + n, n / 3.0, n * '-1 h 1 us'::interval,
+                decode(md5(n::text), 'hex'), n FROM generate_series(1, 99) n",
+        target: "CREATE TABLE t (at timestamptz, day date, part double precision, span interval, raw bytea, n int NOT NULL,
+                PRIMARY KEY (raw, span, part, day, at))",
+        changes: "SET datestyle = 'SQL, DMY'; SET intervalstyle = 'sql_standard'; SET extra_float_digits = -10; SET bytea_output = 'escape';
+            SET timezone = 'Asia/Kolkata'; UPDATE t SET n = n + 1 WHERE n % 2 = 0; DELETE FROM t WHERE n = 7; UPDATE t SET part = 1 / 7.0 WHERE n = 9;
+            INSERT INTO t VALUES (now(), now(), pi(), '1 mon 2 d -3 h', decode('00ff', 'hex'), 4); RESET ALL",
+        registered: "SELECT insta_ids.distribute_table('t', 'n')",
+        tables: &[("t", "insta_ids.shard_of(n)")],
+    },
 ];
 
 /// The rows of a table, as text, whatever the order of its columns is and the columns that only one side has are.
@@ -154,6 +168,9 @@ fn tables_of_all_kinds_go_to_the_shards() {
         client.batch_execute("CALL insta_ids.distribute()").unwrap();
         // What is written now is brought by the switch.
         client.batch_execute("CREATE TABLE before AS SELECT 1; DROP TABLE before").unwrap();
+        // A publication of all tables of the schema would publish a table that is made there.
+        let own = "SELECT count(*) FROM pg_class WHERE relname LIKE 'insta%' AND relnamespace = 'public'::regnamespace";
+        assert_eq!(count(&mut client, own), 0);
         client.batch_execute("SELECT insta_ids.distribute_switch(way_back => false)").unwrap();
         for (table, shard) in kind.tables {
             let source = if *table == "target" { "t" } else { table };

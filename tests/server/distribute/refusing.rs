@@ -257,7 +257,7 @@ fn the_switch_is_refused_until_the_shards_have_every_row() {
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
-        "more than 10000 changes of table public.photos are not in the shards yet",
+        "more than 10000 changes are not in the shards yet",
     );
     client.batch_execute("CALL insta_ids.distribute()").unwrap();
     client.batch_execute("CREATE TABLE late (photo_id bigint REFERENCES photos)").unwrap();
@@ -352,14 +352,31 @@ fn a_superuser_does_not_run_code_of_a_tables_owner() {
     assert_eq!(ended.message(), "another session has ended this distribution, or begun another one");
     other.batch_execute("DELETE FROM insta_ids_internal.distribution WHERE target = 'x'").unwrap();
     app.batch_execute("CALL insta_ids.distribute()").unwrap();
-    // Whoever may write to the table goes on to do so, and has no rights on the table of changes or on the function.
+    // Roles that may write to the table still can, and have no rights on the changes or on the function that notes them.
     let mut writer = cluster.config().user("writer").connect(postgres::NoTls).unwrap();
     writer.batch_execute("INSERT INTO t VALUES (1000, 1)").unwrap();
-    writer.batch_execute("CREATE TEMP TABLE mine (id bigint, insta_ids_key bigint)").unwrap();
-    let forged =
-        "CREATE TRIGGER x AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION public.insta_ids_capture_t()";
-    assert_eq!(refused(&mut writer, forged).code().code(), "42501");
-    assert_eq!(refused(&mut writer, "SELECT FROM public.insta_ids_changes_t").code().code(), "42501");
+    writer.batch_execute("CREATE TEMP TABLE mine (id bigint)").unwrap();
+    let forged = |table: &str| {
+        format!(
+            "CREATE TRIGGER x AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.note_change('', 'id')"
+        )
+    };
+    assert_eq!(refused(&mut writer, &forged("mine")).code().code(), "42501");
+    assert_eq!(refused(&mut writer, "SELECT FROM insta_ids_internal.change").code().code(), "42501");
+    // A provisioning role can make notes about its own tables alone, and delete no others.
+    other.batch_execute(&forged("theirs")).unwrap();
+    other.batch_execute("INSERT INTO theirs VALUES (1), (77)").unwrap();
+    assert_eq!(count(&mut other, "SELECT count(*) FROM insta_ids_internal.change"), 3);
+    let refusal = refused(&mut other, "DELETE FROM insta_ids_internal.change");
+    assert_eq!((refusal.code().code(), refusal.message()), ("42501", "must be owner of table public.t"));
+    for statement in [
+        "INSERT INTO insta_ids_internal.change VALUES ('theirs', '{1}')",
+        "UPDATE insta_ids_internal.change SET relation = 'theirs'",
+        "TRUNCATE insta_ids_internal.change",
+    ] {
+        assert_eq!(refused(&mut other, statement).code().code(), "42501", "{statement}");
+    }
+    other.batch_execute("DELETE FROM insta_ids_internal.change WHERE relation = 'theirs'::regclass").unwrap();
     for call in [
         "SELECT insta_ids.distribute_switch()",
         "SELECT insta_ids.distribute_abort()",
