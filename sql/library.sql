@@ -180,11 +180,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.lock_schema(schema oid) RETURNS vo
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lock_schema_wrapper';
 
 -- Limits how long this transaction waits for each lock, as PostgreSQL's setting does: 0 is no limit. Raises PostgreSQL's error if
--- the setting does not accept the value.
+-- the setting does not accept the value, and one if there is none.
 CREATE OR REPLACE FUNCTION insta_ids_internal.set_lock_timeout(lock_timeout interval) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF lock_timeout IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'lock_timeout must be given';
+    END IF;
     -- Less than a millisecond must not become 0.
     PERFORM set_config('lock_timeout', ceil(extract(epoch FROM lock_timeout) * 1000) || 'ms', true);
 END

@@ -31,6 +31,7 @@ macro_rules! sql_files {
 sql_files! {
     "ids_layouts" "../sql/ids/layouts.sql"
     "state" "../sql/state.sql"
+    "types" "../sql/types.sql"
     "version" "../sql/version.sql"
     "ids_minting" "../sql/ids/minting.sql"
     "ids_reading" "../sql/ids/reading.sql"

@@ -227,7 +227,7 @@ BEGIN
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
             FOR next IN
                 SELECT s.number, s.kind, s.command, coalesce(s.for_new_shard, s.statement) AS statement, s.alters
-                FROM insta_ids_internal.statements(migration.ddl) WITH ORDINALITY
+                FROM insta_ids_internal.statements(insta_ids_internal.ddl_in_shard(migration.ddl, schema)) WITH ORDINALITY
                     s (statement, kind, command, for_new_shard, schema, alters, makes, number)
                 ORDER BY s.number
             LOOP

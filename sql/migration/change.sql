@@ -119,6 +119,18 @@ BEGIN
 END
 $$;
 
+-- Returns the number of the scratch shard that is compared with a shard. It is another one, so that what the migrations say of one
+-- shard alone makes a difference: preferably one that has no schema here.
+CREATE OR REPLACE FUNCTION insta_ids_internal.scratch_number(reference integer) RETURNS integer
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT n FROM generate_series(0, (insta_ids_internal.require_config()).shards - 1) n
+        WHERE n <> reference ORDER BY to_regnamespace(quote_ident(insta_ids.schema_of(n))) IS NOT NULL, n DESC LIMIT 1), reference);
+END
+$$;
+
 -- Raises an error unless the migrations now give what they gave before: `before` is what scratch_shard() returned. The objects are
 -- compared with those of the shard if it exists. If the former migrations could not be applied to a new shard, rows that migrations
 -- insert are not compared, and a NOTICE reports it. `path` is the caller's search_path.
@@ -126,7 +138,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_result(shard integer,
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    after CONSTANT record := insta_ids_internal.scratch_shard(shard, path);
+    after CONSTANT record := insta_ids_internal.scratch_shard(insta_ids_internal.scratch_number(shard), path);
     wanted CONSTANT jsonb := CASE WHEN EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = require_same_result.shard)
         THEN insta_ids_internal.objects_json(shard) ELSE before.objects END;
     difference record;
@@ -189,7 +201,7 @@ BEGIN
     PERFORM insta_ids_internal.require_trusted_author(migration);
     IF EXISTS (SELECT FROM insta_ids_internal.shard_migration s WHERE s.migration = migration.number AND s.message IS NULL) THEN
         reference := insta_ids_internal.reference_shard();
-        before := insta_ids_internal.scratch_shard(reference, path);
+        before := insta_ids_internal.scratch_shard(insta_ids_internal.scratch_number(reference), path);
     END IF;
     UPDATE insta_ids_internal.departed_shard d SET migrations = array_remove(d.migrations, migration.number)
     WHERE migration.number = ANY (d.migrations);
@@ -250,7 +262,7 @@ BEGIN
     END IF;
 
     reference := insta_ids_internal.reference_shard();
-    before := insta_ids_internal.scratch_shard(reference, path);
+    before := insta_ids_internal.scratch_shard(insta_ids_internal.scratch_number(reference), path);
     PERFORM insta_ids_internal.retire_migrations(0, last, name);
     DELETE FROM insta_ids_internal.migration m WHERE m.number < last;
     -- A trigger gives the number of a new row to roles that are no superusers, so the last row becomes the baseline.

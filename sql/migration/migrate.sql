@@ -178,7 +178,8 @@ BEGIN
             ERRCODE = first_failure.code,
             MESSAGE = format('%s of %s shards could not be migrated', failed, total),
             DETAIL = first_failure.detail,
-            HINT = 'The others are migrated. See insta_ids.migration_status, and call again to migrate the rest.';
+            HINT = CASE WHEN failed < total THEN 'The others are migrated. ' ELSE '' END
+                || 'See insta_ids.migration_status, and call again to migrate the rest.';
     END IF;
 END
 $$;

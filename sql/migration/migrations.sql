@@ -127,8 +127,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
     RETURNS TABLE (statement text, kind text, command text, for_new_shard text, schema text, alters text[], makes text)
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
--- Returns a text as a migration. A dump of a shard by pg_dump --schema-only loses the name of the shard's schema, the settings of the
--- session, the CHECKs of IDs, and what each shard has without a migration. Any other text is returned as it is.
+-- Returns a text as a migration. A dump of a shard by pg_dump --schema-only loses the settings of the session, the CHECKs of IDs, and
+-- what each shard has without a migration. It gets the name insta_ids_shard for the shard's schema. Other dumps are refused. Any other
+-- text is returned as it is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text, prefix text, shards integer) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'migration_text_wrapper';
 CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text) RETURNS text
@@ -136,6 +137,10 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.migration_text(ddl text) RETURNS t
 BEGIN ATOMIC
     SELECT insta_ids_internal.migration_text(ddl, c.prefix::pg_catalog.text, c.shards) FROM insta_ids_internal.require_config() c;
 END;
+
+-- Returns the text of a migration for one shard: with its schema for insta_ids_shard.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ddl_in_shard(ddl text, schema text) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'ddl_in_shard_wrapper';
 
 -- Raises an error unless a migration can be applied to all shards alike. No statement may begin or end a transaction, change a
 -- setting of the session, be about the whole database, or name a schema. Statements with CONCURRENTLY need transactional => false.

@@ -32,7 +32,7 @@ BEGIN
     ) next
     CROSS JOIN LATERAL unnest(ARRAY[
         format('SELECT insta_ids_internal.start_migration(%L, %s, %L)', name, next.shard, path),
-        (SELECT t.statement FROM insta_ids_internal.statements(migration.ddl) t),
+        (SELECT t.statement FROM insta_ids_internal.statements(insta_ids_internal.ddl_in_shard(migration.ddl, insta_ids.schema_of(next.shard))) t),
         format('SELECT insta_ids_internal.finish_migration(%L, %s, %L), pg_catalog.set_config(''search_path'', %L, false)',
             name, next.shard, md5(migration.ddl), path)]) WITH ORDINALITY lines (line, place)
     WHERE next.number = migration.number

@@ -12,7 +12,7 @@ use crate::pg::catalog::parser::{self, Kind};
 use crate::pg::catalog::{owner, relation, rows};
 use crate::pg::server::{memory, transactions};
 use crate::pg::types::text::{Text, c_string};
-use crate::report::{NoLockMode, NoShards, NotSql, SqlResult};
+use crate::report::{NoLockMode, NoShards, NotOfAShard, NotSql, SqlResult};
 use crate::shard::ddl::without_concurrently;
 use crate::shard::placement::shard_of_schema;
 use crate::shard::{dump, expression};
@@ -67,10 +67,10 @@ fn statements(
     })))
 }
 
-/// Returns a text of DDL as a migration: that of a dump of a shard without the shard's schema, and any other text as it is. A text is a
-/// dump of a shard if it creates the shard's schema.
+/// Returns a text of DDL as a migration: that of a dump of a shard with [`dump::SHARD`] for the shard's schema, and any other text as it
+/// is. A text is a dump of a shard if it creates the shard's schema. Other dumps are refused.
 #[pg_extern(sql = false)]
-fn migration_text(ddl: &[u8], prefix: &[u8], shards: i32) -> Text {
+fn migration_text(ddl: &[u8], prefix: &[u8], shards: i32) -> SqlResult<Text> {
     let text = c_string(&dump::without_restrict(ddl));
     // The caller reports what is no SQL.
     let statements = parser::statements(&text).unwrap_or_default();
@@ -80,16 +80,24 @@ fn migration_text(ddl: &[u8], prefix: &[u8], shards: i32) -> Text {
             let shard = shard_of_schema(&schema, prefix)?;
             (shard < shards).then_some((schema, shard))
         });
-    let Some((schema, shard)) = dumped else { return Text(ddl.to_vec()) };
+    let Some((schema, shard)) = dumped else {
+        return if dump::is_dump(ddl) { Err(NotOfAShard { prefix }.into()) } else { Ok(Text(ddl.to_vec())) };
+    };
     let migration = statements.iter().filter_map(|statement| {
         let text = if statement.kind == Kind::SessionSetting {
             dump::setting(&statement.text)
         } else {
-            dump::migration_of(&statement.text, statement.command.to_bytes(), &schema, shard)
+            dump::migration_of(&statement.text, &schema, shard)
         };
         Some([&text?[..], b";\n\n"].concat())
     });
-    Text(migration.collect::<Vec<_>>().concat())
+    Ok(Text(migration.collect::<Vec<_>>().concat()))
+}
+
+/// Returns the text of a migration for the shard that has this schema.
+#[pg_extern(sql = false)]
+fn ddl_in_shard(ddl: &[u8], schema: &[u8]) -> Text {
+    Text(dump::in_shard(ddl, schema))
 }
 
 /// Notes from now on how the session's transactions end.

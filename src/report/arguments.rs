@@ -40,6 +40,11 @@ pub(crate) struct NotSql<'a> {
     pub(crate) error: SyntaxError,
 }
 
+/// A text is a dump, and not that of one shard.
+pub(crate) struct NotOfAShard<'a> {
+    pub(crate) prefix: &'a [u8],
+}
+
 /// No ticket server has this name.
 pub(crate) struct NoTicketServer<'a>(pub(crate) &'a [u8]);
 
@@ -116,6 +121,15 @@ impl From<NotSql<'_>> for ErrorReport {
             }
             None => refused,
         }
+    }
+}
+
+impl From<NotOfAShard<'_>> for ErrorReport {
+    fn from(NotOfAShard { prefix }: NotOfAShard<'_>) -> Self {
+        let prefix = readable(prefix);
+        report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "dump is not that of a shard")
+            .set_detail(format!("It does not create a schema like \"{prefix}0\"."))
+            .set_hint(format!("Dump one shard of an initialization with this prefix: pg_dump --schema-only --schema={prefix}0"))
     }
 }
 

@@ -7,7 +7,7 @@ mod server;
 
 pub(crate) use arguments::{
     NegativeCount, NoLockMode, NoShards, NoTicketServer, NotALayout, NotAShortcode, NotAWriterSlot,
-    NotMasked, NotSql,
+    NotMasked, NotOfAShard, NotSql,
 };
 pub(crate) use server::InvalidWriterSlot;
 

@@ -2,7 +2,8 @@
 
 use pgrx::pg_sys::{self, NodeTag, ObjectType};
 
-use super::nodes::node;
+use super::nodes::{elements, node, text};
+use crate::shard::dump::SHARD;
 
 /// Whether a migration can contain the statement: it is about rows, or about objects that belong to a schema. The list is of what is
 /// allowed, so a statement of a newer PostgreSQL is refused until it is listed here. Settings and transactions are not asked about here.
@@ -29,7 +30,11 @@ pub(super) unsafe fn is_allowed(statement: *mut pg_sys::Node) -> bool {
             Tag::T_SecLabelStmt => is_of_schema(node::<pg_sys::SecLabelStmt>(statement).objtype),
             Tag::T_GrantStmt => {
                 let grant = node::<pg_sys::GrantStmt>(statement);
-                grant.targtype == pg_sys::GrantTargetType::ACL_TARGET_OBJECT && is_of_schema(grant.objtype)
+                let mut objects = elements::<pg_sys::String>(grant.objects);
+                let is_of_shards = grant.objtype == ObjectType::OBJECT_SCHEMA
+                    && objects.all(|name| text((*name).sval).is_some_and(|name| name.to_bytes() == SHARD));
+                grant.targtype == pg_sys::GrantTargetType::ACL_TARGET_OBJECT
+                    && (is_of_schema(grant.objtype) || is_of_shards)
             }
             Tag::T_ReindexStmt => {
                 use pg_sys::ReindexObjectType::{REINDEX_OBJECT_INDEX, REINDEX_OBJECT_TABLE};

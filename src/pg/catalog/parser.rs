@@ -12,6 +12,7 @@ use pgrx::prelude::PgSqlErrorCode;
 use super::allowed::is_allowed;
 use super::nodes::{elements, node, text};
 use super::targets::{owned, parts, targets};
+use crate::shard::dump::SHARD;
 
 /// One statement of a text.
 pub(crate) struct Statement {
@@ -20,7 +21,7 @@ pub(crate) struct Statement {
     pub(crate) kind: Kind,
     /// The statement's command, like CREATE TABLE.
     pub(crate) command: &'static CStr,
-    /// The schema that the statement names for something that it creates or alters.
+    /// The schema that the statement names for something that it creates or alters, unless it is that of any shard.
     pub(crate) schema: Option<Vec<u8>>,
     /// The names, without schemas, of the existing relations that the statement alters.
     pub(crate) alters: Vec<Vec<u8>>,
@@ -79,7 +80,9 @@ pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
                 kind: kind((*raw).stmt),
                 // The server has a static name for each command.
                 command: CStr::from_ptr(pg_sys::GetCommandTagName(pg_sys::CreateCommandTag((*raw).stmt))),
-                schema: targets.iter().find_map(|target| target.schema.clone()),
+                schema: targets
+                    .iter()
+                    .find_map(|target| target.schema.clone().filter(|schema| schema != SHARD)),
                 alters: targets
                     .into_iter()
                     .filter(|target| target.is_there)

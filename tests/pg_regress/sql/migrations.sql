@@ -323,3 +323,7 @@ SELECT shard, state, message FROM insta_ids.migration_status WHERE name = '0015'
 RESET client_min_messages;
 DROP OWNED BY maker;
 DROP ROLE maker;
+
+-- Without a lock_timeout, a call would wait without a limit.
+CALL insta_ids.migrate(lock_timeout => NULL);
+SELECT insta_ids.check_migration('0001', lock_timeout => NULL);

@@ -355,28 +355,7 @@ fn a_superuser_does_not_run_code_of_a_tables_owner() {
     // Roles that may write to the table still can, and have no rights on the changes or on the function that notes them.
     let mut writer = cluster.config().user("writer").connect(postgres::NoTls).unwrap();
     writer.batch_execute("INSERT INTO t VALUES (1000, 1)").unwrap();
-    writer.batch_execute("CREATE TEMP TABLE mine (id bigint)").unwrap();
-    let forged = |table: &str| {
-        format!(
-            "CREATE TRIGGER x AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.note_change('', 'id')"
-        )
-    };
-    assert_eq!(refused(&mut writer, &forged("mine")).code().code(), "42501");
-    assert_eq!(refused(&mut writer, "SELECT FROM insta_ids_internal.change").code().code(), "42501");
-    // A provisioning role can make notes about its own tables alone, and delete no others.
-    other.batch_execute(&forged("theirs")).unwrap();
-    other.batch_execute("INSERT INTO theirs VALUES (1), (77)").unwrap();
-    assert_eq!(count(&mut other, "SELECT count(*) FROM insta_ids_internal.change"), 3);
-    let refusal = refused(&mut other, "DELETE FROM insta_ids_internal.change");
-    assert_eq!((refusal.code().code(), refusal.message()), ("42501", "must be owner of table public.t"));
-    for statement in [
-        "INSERT INTO insta_ids_internal.change VALUES ('theirs', '{1}')",
-        "UPDATE insta_ids_internal.change SET relation = 'theirs'",
-        "TRUNCATE insta_ids_internal.change",
-    ] {
-        assert_eq!(refused(&mut other, statement).code().code(), "42501", "{statement}");
-    }
-    other.batch_execute("DELETE FROM insta_ids_internal.change WHERE relation = 'theirs'::regclass").unwrap();
+    notes_cannot_be_forged(&mut writer, &mut other);
     for call in [
         "SELECT insta_ids.distribute_switch()",
         "SELECT insta_ids.distribute_abort()",
@@ -390,6 +369,31 @@ fn a_superuser_does_not_run_code_of_a_tables_owner() {
     assert_eq!(count(&mut reader, "SELECT count(id) FROM t"), 100);
     assert_eq!(refused(&mut reader, "SELECT n FROM t").code().code(), "42501");
     app.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
+}
+
+/// A role that may only write has no rights on the notes. A provisioning role can make notes about its own tables alone, and delete no others.
+fn notes_cannot_be_forged(writer: &mut postgres::Client, other: &mut postgres::Client) {
+    writer.batch_execute("CREATE TEMP TABLE mine (id bigint)").unwrap();
+    let forged = |table: &str| {
+        format!(
+            "CREATE TRIGGER x AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.note_change('', 'id')"
+        )
+    };
+    assert_eq!(refused(writer, &forged("mine")).code().code(), "42501");
+    assert_eq!(refused(writer, "SELECT FROM insta_ids_internal.change").code().code(), "42501");
+    other.batch_execute(&forged("theirs")).unwrap();
+    other.batch_execute("INSERT INTO theirs VALUES (1), (77)").unwrap();
+    assert_eq!(count(other, "SELECT count(*) FROM insta_ids_internal.change"), 3);
+    let refusal = refused(other, "DELETE FROM insta_ids_internal.change");
+    assert_eq!((refusal.code().code(), refusal.message()), ("42501", "must be owner of table public.t"));
+    for statement in [
+        "INSERT INTO insta_ids_internal.change VALUES ('theirs', '{1}')",
+        "UPDATE insta_ids_internal.change SET relation = 'theirs'",
+        "TRUNCATE insta_ids_internal.change",
+    ] {
+        assert_eq!(refused(other, statement).code().code(), "42501", "{statement}");
+    }
+    other.batch_execute("DELETE FROM insta_ids_internal.change WHERE relation = 'theirs'::regclass").unwrap();
 }
 
 /// Without the extension, nothing is noted any more, and writers go on.
