@@ -17,7 +17,7 @@ BEGIN
     EXECUTE format('GRANT EXECUTE ON FUNCTION insta_ids_internal.connected_standbys, insta_ids_internal.stat_get_shards,'
         || ' insta_ids_internal.succeed, insta_ids_internal.note_change TO %s', role);
     EXECUTE format('GRANT INSERT ON insta_ids_internal.config, insta_ids_internal.move_outcome, insta_ids_internal.former_migration TO %s', role);
-    EXECUTE format('GRANT INSERT, DELETE ON insta_ids_internal.partitioned_table TO %s', role);
+    EXECUTE format('GRANT INSERT, DELETE ON insta_ids_internal.partitioned_table, insta_ids_internal.ended_key TO %s', role);
     EXECUTE format('GRANT DELETE ON insta_ids_internal.change TO %s', role);
     EXECUTE format('GRANT INSERT, UPDATE, DELETE ON insta_ids_internal.shard, insta_ids_internal.migration,'
         || ' insta_ids_internal.shard_migration, insta_ids_internal.work, insta_ids_internal.node,'

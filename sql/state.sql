@@ -300,6 +300,17 @@ SELECT pg_catalog.pg_extension_config_dump(
     'insta_ids_internal.distribution',
     $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = source AND c.relpersistence <> 't')$$);
 
+-- Foreign keys between a source and a table that is not distributed, which the switch has dropped. distribute_abort() restores them.
+CREATE TABLE insta_ids_internal.ended_key (
+    relation regclass, name name, columns name[] NOT NULL, referred regclass NOT NULL, referred_columns name[] NOT NULL,
+    -- As in pg_constraint.
+    matching "char" NOT NULL, on_update "char" NOT NULL, on_delete "char" NOT NULL, set_columns name[] NOT NULL,
+    is_deferrable boolean NOT NULL, is_deferred boolean NOT NULL, is_validated boolean NOT NULL,
+    PRIMARY KEY (relation, name)
+);
+SELECT pg_catalog.pg_extension_config_dump(
+    'insta_ids_internal.ended_key', $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)$$);
+
 -- Rows that have changed, in tables whose changes a distribution has to bring to other tables. note_change() writes here.
 CREATE TABLE insta_ids_internal.change (
     -- The table of the row. If it is partitioned, this is the partition.

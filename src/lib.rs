@@ -94,6 +94,7 @@ sql_files! {
     "fleet_migrate" "../sql/fleet/migrate.sql"
     "distribute_tables" "../sql/distribute/tables.sql"
     "distribute_obstacles" "../sql/distribute/obstacles.sql"
+    "distribute_keys" "../sql/distribute/keys.sql"
     "distribute_capture" "../sql/distribute/capture.sql"
     "distribute_apply" "../sql/distribute/apply.sql"
     "distribute_copy" "../sql/distribute/copy.sql"

@@ -113,7 +113,7 @@ BEGIN
             SELECT r.columns, r.referred_columns, d.number
             FROM insta_ids_internal.references_of_distribution() r
             JOIN insta_ids_internal.distribution d ON d.source = r.referred_source AND d.step <> 'registered'
-            WHERE r.source = going.source AND r.referring <> r.source AND r.is_ordered
+            WHERE r.source = going.source AND NOT r.is_of_source AND r.is_ordered
         LOOP
             query := query || format(' UNION ALL SELECT %1$s, ARRAY[s.insta_ids_shard], s.insta_ids_shard FROM %2$s p'
                 || ' JOIN (SELECT s.*, %3$s AS insta_ids_shard FROM %4$s s) s ON (%5$s) = (%6$s)',

@@ -112,7 +112,8 @@ BEGIN
     END IF;
     IF going.step = 'registered' THEN
         -- Until here, the table could be altered.
-        PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout, attempt);
+        PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout, attempt),
+            insta_ids_internal.report_ending_keys(going.source);
         RAISE NOTICE 'distribute: copies table %', going.source;
     ELSE
         PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.copy_rows(going, batch);

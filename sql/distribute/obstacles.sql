@@ -192,29 +192,33 @@ BEGIN ATOMIC
     SELECT insta_ids_internal.obstacles_in_targets(going);
 END;
 
--- Returns the foreign keys from and to the sources, and between their targets in shard 0. `is_ordered` is whether the table that
--- refers is copied after the other one.
+-- Returns the foreign keys from and to the sources, and from and to their targets in shard 0, also of partitions. `is_ordered` is whether
+-- the table that refers is copied after the other one. `is_of_source` is whether a source refers, or is referred to by another table than
+-- these, and `is_mixed` whether one of the tables is a source and the other one a target. `ends` is whether the key ends with the switch,
+-- because one of its tables is a source, and the other one neither a source nor in a shard.
 CREATE OR REPLACE FUNCTION insta_ids_internal.references_of_distribution()
     RETURNS TABLE (name name, referring regclass, referred regclass, columns name[], referred_columns name[], source regclass,
-        referred_source regclass, is_ordered boolean, acts boolean)
+        referred_source regclass, is_ordered boolean, acts boolean, is_of_source boolean, is_mixed boolean, ends boolean)
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     WITH tables AS (
-        SELECT d.source, d.number, t.relation
+        SELECT d.source, d.number, t.relation, t.relation = d.source AS is_source, p.part
         FROM insta_ids_internal.distribution d
         CROSS JOIN LATERAL (
             VALUES (d.source), (pg_catalog.to_regclass(insta_ids_internal.target_in(d.target, 0)))
         ) t (relation)
+        CROSS JOIN LATERAL pg_catalog.unnest(insta_ids_internal.with_partitions(t.relation)) p (part)
     )
-    SELECT c.conname, c.conrelid::regclass, c.confrelid::regclass,
-           ARRAY(SELECT a.attname FROM pg_catalog.unnest(c.conkey) WITH ORDINALITY k (n, place)
-                 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.n ORDER BY k.place),
-           ARRAY(SELECT a.attname FROM pg_catalog.unnest(c.confkey) WITH ORDINALITY k (n, place)
-                 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.n ORDER BY k.place),
-           f.source, r.source, f.number > r.number, c.confdeltype <> ALL ('{a,r}') OR c.confupdtype <> ALL ('{a,r}')
+    SELECT c.conname, c.conrelid::regclass, c.confrelid::regclass, insta_ids_internal.names_of_columns(c.conrelid, c.conkey),
+           insta_ids_internal.names_of_columns(c.confrelid, c.confkey), f.source, r.source, f.number > r.number,
+           c.confdeltype <> ALL ('{a,r}') OR c.confupdtype <> ALL ('{a,r}'), coalesce(f.is_source, r.is_source),
+           coalesce(f.is_source <> r.is_source, false),
+           CASE WHEN f.source IS NULL OR r.source IS NULL THEN coalesce(f.is_source, r.is_source) AND NOT EXISTS (
+               SELECT FROM pg_catalog.pg_class t JOIN insta_ids_internal.shard_schema s ON s.oid = t.relnamespace
+               WHERE t.oid IN (c.conrelid, c.confrelid)) ELSE false END
     FROM pg_catalog.pg_constraint c
-    LEFT JOIN tables f ON f.relation = c.conrelid
-    LEFT JOIN tables r ON r.relation = c.confrelid
+    LEFT JOIN tables f ON f.part = c.conrelid
+    LEFT JOIN tables r ON r.part = c.confrelid
     WHERE c.contype = 'f' AND c.conparentid = 0 AND (f.source IS NOT NULL OR r.source IS NOT NULL);
 END;
 
@@ -223,7 +227,13 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.obstacles_between() RETURNS SETOF 
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT CASE
-        WHEN r.referring = r.source AND r.referred_source IS NULL OR r.referred = r.referred_source AND r.source IS NULL THEN
+        WHEN r.ends AND k.is_special THEN
+            pg_catalog.format('Foreign key "%s" of table %s is temporal or not enforced, so it could not be restored. Drop it.', r.name,
+                r.referring)
+        WHEN r.ends THEN
+            pg_catalog.format('Foreign key "%s" of table %s ends with the switch, and only the owner of the table can drop it.', r.name,
+                r.referring)
+        WHEN r.is_of_source OR r.is_mixed THEN
             pg_catalog.format('Foreign key "%s" of table %s refers to table %s, and only one of the two is distributed.', r.name,
                 r.referring, r.referred)
         WHEN r.referred_source IS NULL OR r.source IS NULL THEN
@@ -239,10 +249,19 @@ BEGIN ATOMIC
             r.name, r.referring)
         END
     FROM insta_ids_internal.references_of_distribution() r
-    WHERE r.source IS NULL OR r.referred_source IS NULL
-        OR r.referring <> r.source AND (r.acts OR NOT r.is_ordered OR NOT (
+    JOIN pg_catalog.pg_constraint c ON c.conrelid = r.referring AND c.conname = r.name AND c.contype = 'f'
+    CROSS JOIN LATERAL (
+        -- These columns are of PostgreSQL 18.
+        SELECT coalesce((j ->> 'conperiod')::boolean, false) OR NOT coalesce((j ->> 'conenforced')::boolean, true)
+        FROM pg_catalog.to_jsonb(c) j
+    ) k (is_special)
+    WHERE CASE
+        WHEN r.ends THEN k.is_special
+            OR NOT pg_catalog.pg_has_role((SELECT t.relowner FROM pg_catalog.pg_class t WHERE t.oid = r.referring), 'USAGE')
+        WHEN r.source IS NULL OR r.referred_source IS NULL OR r.is_mixed THEN true
+        ELSE NOT r.is_of_source AND (r.acts OR NOT r.is_ordered OR NOT (
             r.referred_columns <@ insta_ids_internal.primary_key_of(r.referred)
-            AND r.referred_columns @> insta_ids_internal.primary_key_of(r.referred)))
+            AND r.referred_columns @> insta_ids_internal.primary_key_of(r.referred))) END
     UNION ALL
     -- The key is part of a foreign key, but no foreign key says with which row this one goes.
     SELECT pg_catalog.format('Foreign key "%s" of table %s refers to other columns of table %s than the primary key, so its rows would go to other shards.',

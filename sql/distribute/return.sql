@@ -214,6 +214,7 @@ BEGIN
         ARRAY(
             SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p WHERE d.step <> 'registered'
             UNION SELECT t.relation FROM insta_ids_internal.distribution d, insta_ids_internal.targets_of(d) t WHERE d.step <> 'registered'
+            UNION SELECT insta_ids_internal.tables_of_keys() WHERE is_switched
             ORDER BY 1),
         'ACCESS EXCLUSIVE', '{}', 'the distribution', lock_timeout, attempt);
     IF is_switched THEN
@@ -234,6 +235,7 @@ BEGIN
     FOREACH one IN ARRAY going LOOP
         PERFORM insta_ids_internal.end_return(one), insta_ids_internal.undo_switch(one), insta_ids_internal.end_capture(one);
     END LOOP;
+    PERFORM insta_ids_internal.restore_keys();
     FOREACH table_names IN ARRAY tables LOOP
         EXECUTE 'TRUNCATE ' || table_names;
     END LOOP;

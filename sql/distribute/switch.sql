@@ -200,10 +200,13 @@ BEGIN
     JOIN insta_ids_internal.shard_relation r ON r.relation = p.relation;
     UPDATE insta_ids_internal.shard SET filled_at = clock_timestamp();
     PERFORM insta_ids_internal.forget_map();
-    -- Writers wait from here on until the end of the transaction. Readers wait only if views are wanted.
+    -- Writers wait from here on until the end of the transaction. Readers wait only if views are wanted, or foreign keys end.
     PERFORM insta_ids_internal.lock_relations(
-        ARRAY(SELECT DISTINCT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p ORDER BY p),
-        CASE WHEN views THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END, '{}', 'the distribution', lock_timeout, attempt);
+        ARRAY(
+            SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p
+            UNION SELECT insta_ids_internal.tables_of_keys() ORDER BY 1),
+        CASE WHEN views OR EXISTS (SELECT FROM insta_ids_internal.ending_keys()) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END,
+        '{}', 'the distribution', lock_timeout, attempt);
     PERFORM insta_ids_internal.apply_changes();
     -- The way back has noted what was just brought to the shards, too.
     PERFORM insta_ids_internal.forget_changes();
@@ -221,6 +224,7 @@ BEGIN
         END IF;
         PERFORM insta_ids_internal.refuse_source_writes(d) FROM insta_ids_internal.distribution d WHERE d.source = going.source;
     END LOOP;
+    PERFORM insta_ids_internal.end_keys();
 END
 $$;
 COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, interval, interval) IS
@@ -250,6 +254,7 @@ BEGIN
     PERFORM insta_ids_internal.forget_changes();
     -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.distribution;
+    DELETE FROM insta_ids_internal.ended_key;
     FOREACH one IN ARRAY going LOOP
         IF one.view IS NOT NULL THEN
             EXECUTE format('DROP VIEW %s', one.view);

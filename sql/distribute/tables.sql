@@ -21,6 +21,13 @@ BEGIN ATOMIC
     WHERE c.conrelid = relation AND c.contype = 'p';
 END;
 
+-- Returns the names of columns by their numbers, in this order.
+CREATE OR REPLACE FUNCTION insta_ids_internal.names_of_columns(relation oid, numbers smallint[]) RETURNS name[]
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN ARRAY(
+        SELECT a.attname FROM pg_catalog.unnest(numbers) WITH ORDINALITY k (number, place)
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = relation AND a.attnum = k.number ORDER BY k.place);
+
 -- Returns columns as a list, each after `prefix`, as in `t.a, t.b`.
 CREATE OR REPLACE FUNCTION insta_ids_internal.column_list(columns name[], prefix text DEFAULT '') RETURNS text
     IMMUTABLE PARALLEL SAFE LANGUAGE sql

@@ -88,14 +88,14 @@ const OBSTACLES: [(&str, &str, &str); 30] = [
         "Table insta0.users fills column \"id\" of its primary key from a sequence, so other shards would have the same values.",
     ),
     (
-        "CREATE TABLE albums (id int PRIMARY KEY, photo_id bigint REFERENCES photos)",
         "",
-        "Foreign key \"albums_photo_id_fkey\" of table public.albums refers to table public.photos, and only one of the two is distributed.",
+        "CREATE TABLE countries (id int PRIMARY KEY REFERENCES public.users)",
+        "Foreign key \"countries_id_fkey\" of table insta0.countries refers to table public.users, and only one of the two is distributed.",
     ),
     (
-        "CREATE TABLE countries (id int PRIMARY KEY); ALTER TABLE users ADD country int REFERENCES countries",
-        "ALTER TABLE users ADD country int",
-        "Foreign key \"users_country_fkey\" of table public.users refers to table public.countries, and only one of the two is distributed.",
+        "",
+        "ALTER TABLE likes ADD FOREIGN KEY (user_id) REFERENCES public.users",
+        "Foreign key \"likes_user_id_fkey\" of table insta0.likes refers to table public.users, and only one of the two is distributed.",
     ),
     (
         "ALTER TABLE users ADD country int",
@@ -260,14 +260,14 @@ fn the_switch_is_refused_until_the_shards_have_every_row() {
         "more than 10000 changes are not in the shards yet",
     );
     client.batch_execute("CALL insta_ids.distribute()").unwrap();
-    client.batch_execute("CREATE TABLE late (photo_id bigint REFERENCES photos)").unwrap();
+    client.batch_execute("CREATE TABLE insta3.late (photo_id bigint REFERENCES public.photos)").unwrap();
     is_refused(
         &mut client,
         "SELECT insta_ids.distribute_switch()",
         "55000",
         "the registered tables cannot be distributed together",
     );
-    client.batch_execute("DROP TABLE late").unwrap();
+    client.batch_execute("DROP TABLE insta3.late").unwrap();
     client.batch_execute("SELECT insta_ids.distribute_switch(way_back => false)").unwrap();
     is_refused(
         &mut client,

@@ -1,0 +1,103 @@
+-- From one table to many shards: foreign keys between the sources and other tables. They hold until the switch.
+
+CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.ended_key
+    FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner('relation');
+ALTER TABLE insta_ids_internal.ended_key ENABLE ALWAYS TRIGGER require_owner;
+
+-- Returns the foreign keys between a source and a table that is neither a source nor in a shard. They end with the switch: rows that
+-- they are about are in the shards then.
+CREATE OR REPLACE FUNCTION insta_ids_internal.ending_keys() RETURNS SETOF insta_ids_internal.ended_key
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT c.conrelid::regclass, c.conname, insta_ids_internal.names_of_columns(c.conrelid, c.conkey), c.confrelid::regclass,
+           insta_ids_internal.names_of_columns(c.confrelid, c.confkey), c.confmatchtype, c.confupdtype, c.confdeltype,
+           insta_ids_internal.names_of_columns(c.conrelid, c.confdelsetcols), c.condeferrable, c.condeferred, c.convalidated
+    FROM insta_ids_internal.references_of_distribution() r
+    JOIN pg_catalog.pg_constraint c ON c.conrelid = r.referring AND c.conname = r.name AND c.contype = 'f'
+    WHERE r.ends
+    ORDER BY c.conrelid::regclass::text, c.conname;
+END;
+
+-- Returns the definition of a foreign key, as ALTER TABLE ... ADD CONSTRAINT has it.
+CREATE OR REPLACE FUNCTION insta_ids_internal.definition_of_key(ended insta_ids_internal.ended_key) RETURNS text
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    actions CONSTANT jsonb := '{"r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}';
+BEGIN
+    RETURN concat_ws(' ',
+        format('FOREIGN KEY (%s) REFERENCES %s (%s)', insta_ids_internal.column_list(ended.columns), ended.referred,
+            insta_ids_internal.column_list(ended.referred_columns)),
+        CASE ended.matching WHEN 'f' THEN 'MATCH FULL' END,
+        'ON UPDATE ' || (actions ->> ended.on_update::text),
+        'ON DELETE ' || (actions ->> ended.on_delete::text)
+            || CASE WHEN ended.set_columns <> '{}' THEN format(' (%s)', insta_ids_internal.column_list(ended.set_columns)) ELSE '' END,
+        CASE WHEN ended.is_deferred THEN 'DEFERRABLE INITIALLY DEFERRED' WHEN ended.is_deferrable THEN 'DEFERRABLE' END);
+END
+$$;
+
+-- Reports the foreign keys of a source that the switch will drop.
+CREATE OR REPLACE FUNCTION insta_ids_internal.report_ending_keys(source regclass) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ending insta_ids_internal.ended_key;
+BEGIN
+    FOR ending IN
+        SELECT k.* FROM insta_ids_internal.ending_keys() k WHERE source IN (k.relation, k.referred)
+    LOOP
+        RAISE NOTICE USING MESSAGE = format('distribute: the switch will drop foreign key "%s" of table %s', ending.name, ending.relation),
+            DETAIL = format('It is %s.', insta_ids_internal.definition_of_key(ending));
+    END LOOP;
+END
+$$;
+
+-- Drops the foreign keys that end with the switch, and records them. The caller has locked their tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.end_keys() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ending insta_ids_internal.ended_key;
+BEGIN
+    FOR ending IN SELECT * FROM insta_ids_internal.ending_keys() LOOP
+        INSERT INTO insta_ids_internal.ended_key SELECT ending.*;
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', ending.relation, ending.name);
+    END LOOP;
+END
+$$;
+
+-- Restores the foreign keys that the switch has dropped, as NOT VALID: rows of the shards may not fit to them. A key that cannot be
+-- restored does not keep the caller from going back. The caller has locked the tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.restore_keys() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ended insta_ids_internal.ended_key;
+    statement text;
+BEGIN
+    FOR ended IN DELETE FROM insta_ids_internal.ended_key RETURNING * LOOP
+        statement := format('ALTER TABLE %s ADD CONSTRAINT %I %s', ended.relation, ended.name, insta_ids_internal.definition_of_key(ended));
+        BEGIN
+            EXECUTE statement || ' NOT VALID';
+            IF ended.is_validated THEN
+                RAISE NOTICE USING MESSAGE = format('foreign key "%s" of table %s is restored, and not validated', ended.name, ended.relation),
+                    HINT = format('ALTER TABLE %s VALIDATE CONSTRAINT %I;', ended.relation, ended.name);
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING USING MESSAGE = format('foreign key "%s" of table %s could not be restored', ended.name, ended.relation),
+                DETAIL = SQLERRM, HINT = statement || ';';
+        END;
+    END LOOP;
+END
+$$;
+
+-- Returns the tables that are not sources and have a foreign key that ends, or that has ended.
+CREATE OR REPLACE FUNCTION insta_ids_internal.tables_of_keys() RETURNS SETOF regclass
+    STABLE PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT DISTINCT p.relation
+    FROM (SELECT * FROM insta_ids_internal.ending_keys() UNION ALL SELECT * FROM insta_ids_internal.ended_key) k
+    CROSS JOIN LATERAL (VALUES (k.relation), (k.referred)) t (relation)
+    CROSS JOIN LATERAL pg_catalog.unnest(insta_ids_internal.with_partitions(t.relation)) p (relation)
+    WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = p.relation);
+END;
