@@ -95,6 +95,7 @@ sql_files! {
     "distribute_tables" "../sql/distribute/tables.sql"
     "distribute_obstacles" "../sql/distribute/obstacles.sql"
     "distribute_keys" "../sql/distribute/keys.sql"
+    "distribute_fit" "../sql/distribute/fit.sql"
     "distribute_capture" "../sql/distribute/capture.sql"
     "distribute_apply" "../sql/distribute/apply.sql"
     "distribute_copy" "../sql/distribute/copy.sql"

@@ -18,7 +18,7 @@ BEGIN
 END
 $$;
 
--- Raises an error unless the registered tables can be distributed together, and the server has enough locks for it.
+-- Raises an error unless the registered tables and their rows can be distributed together, and the server has enough locks for it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_distribution() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -47,6 +47,7 @@ BEGIN
             HINT = format('Set max_locks_per_transaction = %s in postgresql.conf, and restart the server.',
                 ceil(current_setting('max_locks_per_transaction')::numeric * needed / room));
     END IF;
+    PERFORM insta_ids_internal.require_rows_that_fit();
 END
 $$;
 
@@ -113,7 +114,7 @@ BEGIN
     IF going.step = 'registered' THEN
         -- Until here, the table could be altered.
         PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout, attempt),
-            insta_ids_internal.report_ending_keys(going.source);
+            insta_ids_internal.report_what_ends(going);
         RAISE NOTICE 'distribute: copies table %', going.source;
     ELSE
         PERFORM insta_ids_internal.apply_changes(), insta_ids_internal.copy_rows(going, batch);
@@ -217,10 +218,9 @@ COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval)
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
 CREATE OR REPLACE VIEW insta_ids.distributions AS
-SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied,
-       (SELECT sum(greatest(c.reltuples, 0)) FROM pg_partition_tree(d.source) p JOIN pg_class c ON c.oid = p.relid WHERE p.isleaf)::bigint
-           AS rows_estimated,
-       r.per_second AS rows_per_second, d.started_at, d.verified_at,
+SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS rows_estimated, r.per_second AS rows_per_second,
+       CASE WHEN d.step = 'copying' THEN make_interval(secs => greatest(e.rows - d.rows_copied, 0) / nullif(r.per_second, 0)) END AS time_left,
+       w.changes AS changes_waiting, d.started_at, d.verified_at,
        CASE
            WHEN d.step = 'switched' THEN 'SELECT insta_ids.distribute_finish()'
            WHEN bool_and(d.verified_at IS NOT NULL AND d.step = 'copied') OVER () THEN 'SELECT insta_ids.distribute_switch()'
@@ -228,6 +228,16 @@ SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied,
        END AS next
 FROM insta_ids_internal.distribution d
 CROSS JOIN LATERAL (
+    SELECT sum(greatest(c.reltuples, 0))::bigint AS rows
+    FROM pg_partition_tree(d.source) p JOIN pg_class c ON c.oid = p.relid WHERE p.isleaf
+) e
+CROSS JOIN LATERAL (
     SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second
-) r;
+) r
+-- After the switch, these are changes of the shards, which the way back has to bring.
+CROSS JOIN LATERAL (
+    SELECT count(*) AS changes
+    FROM insta_ids_internal.change n JOIN pg_class c ON c.oid = coalesce(pg_partition_root(n.relation), n.relation)
+    WHERE CASE WHEN d.step = 'switched' THEN c.relname = d.target AND c.oid <> d.source ELSE c.oid = d.source END
+) w;
 COMMENT ON VIEW insta_ids.distributions IS 'the tables that go to the shards: how far they are, and what to do next';

@@ -1,4 +1,4 @@
--- From one table to many shards: foreign keys between the sources and other tables. They hold until the switch.
+-- From one table to many shards: what ends with the switch. Foreign keys between the sources and other tables hold until then.
 
 CREATE OR REPLACE TRIGGER require_owner BEFORE INSERT OR UPDATE OR DELETE ON insta_ids_internal.ended_key
     FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.require_table_owner('relation');
@@ -36,15 +36,27 @@ BEGIN
 END
 $$;
 
--- Reports the foreign keys of a source that the switch will drop.
-CREATE OR REPLACE FUNCTION insta_ids_internal.report_ending_keys(source regclass) RETURNS void
+-- Reports the foreign keys of a source that the switch will drop, and publications that will lack its rows.
+CREATE OR REPLACE FUNCTION insta_ids_internal.report_what_ends(going insta_ids_internal.distribution) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     ending insta_ids_internal.ended_key;
+    publication name;
 BEGIN
+    FOR publication IN
+        SELECT DISTINCT t.pubname
+        FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+        WHERE c.oid = ANY (insta_ids_internal.with_partitions(going.source)::oid[]) ORDER BY t.pubname
+    LOOP
+        RAISE NOTICE USING
+            MESSAGE = format('distribute: publication "%s" publishes table %s, whose rows are in the shards from the switch on',
+                publication, going.source),
+            HINT = format('Let it publish table "%s" of the shards, too.', going.target);
+    END LOOP;
     FOR ending IN
-        SELECT k.* FROM insta_ids_internal.ending_keys() k WHERE source IN (k.relation, k.referred)
+        SELECT k.* FROM insta_ids_internal.ending_keys() k WHERE going.source IN (k.relation, k.referred)
     LOOP
         RAISE NOTICE USING MESSAGE = format('distribute: the switch will drop foreign key "%s" of table %s', ending.name, ending.relation),
             DETAIL = format('It is %s.', insta_ids_internal.definition_of_key(ending));

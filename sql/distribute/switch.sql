@@ -236,6 +236,7 @@ AS $$
 DECLARE
     going insta_ids_internal.distribution[];
     one insta_ids_internal.distribution;
+    dependent text;
 BEGIN
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
@@ -261,7 +262,13 @@ BEGIN
         END IF;
         PERFORM insta_ids_internal.end_return(one), insta_ids_internal.end_capture(one);
     END LOOP;
-    EXECUTE format('DROP TABLE %s', (SELECT string_agg(g.source::text, ', ') FROM unnest(going) g));
+    BEGIN
+        EXECUTE format('DROP TABLE %s', (SELECT string_agg(g.source::text, ', ') FROM unnest(going) g));
+    EXCEPTION WHEN dependent_objects_still_exist THEN
+        GET STACKED DIAGNOSTICS dependent = PG_EXCEPTION_DETAIL;
+        RAISE dependent_objects_still_exist USING MESSAGE = 'other objects depend on the registered tables', DETAIL = dependent,
+            HINT = 'Drop these objects, or let them use the tables of the shards. Then call again.';
+    END;
 END
 $$;
 COMMENT ON FUNCTION insta_ids.distribute_finish(interval, interval) IS 'drops the registered tables, whose rows are in the shards';

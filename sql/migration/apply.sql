@@ -72,6 +72,46 @@ BEGIN
 END
 $$;
 
+-- Returns whether a schema has an object of this name that is no relation: a function, a type, an operator and so on.
+CREATE OR REPLACE FUNCTION insta_ids_internal.has_object(schema oid, name text) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN EXISTS (SELECT FROM pg_catalog.pg_proc o WHERE o.proname = name AND o.pronamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_type o WHERE o.typname = name AND o.typnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_operator o WHERE o.oprname = name AND o.oprnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_collation o WHERE o.collname = name AND o.collnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_conversion o WHERE o.conname = name AND o.connamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_opclass o WHERE o.opcname = name AND o.opcnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_opfamily o WHERE o.opfname = name AND o.opfnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_statistic_ext o WHERE o.stxname = name AND o.stxnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_ts_config o WHERE o.cfgname = name AND o.cfgnamespace = schema)
+        OR EXISTS (SELECT FROM pg_catalog.pg_ts_dict o WHERE o.dictname = name AND o.dictnamespace = schema);
+
+-- Raises an error if a statement could alter or drop a function, a type or another object of another schema: one that the shard does
+-- not have, or one of pg_catalog, in which PostgreSQL looks first.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_own_objects(schema name, path text, names text[]) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schemas name[];
+    elsewhere record;
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    schemas := pg_catalog.current_schemas(true);
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    SELECT n.name, s.schema INTO elsewhere
+    FROM unnest(names) n (name) CROSS JOIN LATERAL unnest(schemas) s (schema)
+    WHERE insta_ids_internal.has_object(to_regnamespace(quote_ident(s.schema)), n.name)
+        AND (s.schema = 'pg_catalog'
+            OR NOT insta_ids_internal.has_object(to_regnamespace(quote_ident(require_own_objects.schema)), n.name))
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE undefined_object USING
+            MESSAGE = format('object "%s" is in schema "%s", and every shard would alter it', elsewhere.name, elsewhere.schema),
+            HINT = format('If the statement is about an object of the shard, name it insta_ids_shard.%I.', elsewhere.name);
+    END IF;
+END
+$$;
+
 -- Begins to apply a migration to a shard, in this subtransaction. If the shard `is_new`, it can issue IDs, also where the map assigns it
 -- to another node.
 CREATE OR REPLACE FUNCTION insta_ids_internal.begin_migration(shard integer, is_new boolean) RETURNS void
@@ -226,14 +266,17 @@ BEGIN
             sets_constraints := false;
             defaults := pg_stat_get_xact_tuples_inserted('pg_attrdef'::regclass);
             FOR next IN
-                SELECT s.number, s.kind, s.command, coalesce(s.for_new_shard, s.statement) AS statement, s.alters
+                SELECT s.number, s.kind, s.command, coalesce(s.for_new_shard, s.statement) AS statement, s.alters, s.others
                 FROM insta_ids_internal.statements(insta_ids_internal.ddl_in_shard(migration.ddl, schema)) WITH ORDINALITY
-                    s (statement, kind, command, for_new_shard, schema, alters, makes, number)
+                    s (statement, kind, command, for_new_shard, schema, alters, makes, others, number)
                 ORDER BY s.number
             LOOP
                 statement := next.number;
                 IF next.number = 1 OR cardinality(next.alters) > 0 THEN
                     PERFORM insta_ids_internal.require_own_path(schema, shard_path, next.alters);
+                END IF;
+                IF cardinality(next.others) > 0 THEN
+                    PERFORM insta_ids_internal.require_own_objects(schema, shard_path, next.others);
                 END IF;
                 sets_constraints := sets_constraints OR next.command = 'SET CONSTRAINTS';
                 role := insta_ids_internal.run_statement(next.statement, next.kind, namespace, shard_path, role);

@@ -123,8 +123,10 @@ $$;
 -- CONSTRAINTS ALL, all immediate or all deferred. `command` is like CREATE TABLE. `for_new_shard` is a concurrent statement without
 -- CONCURRENTLY, or empty if there is nothing to do. `schema` is a schema that the statement names. `alters` lists the relations that
 -- the statement alters and names without a schema. `makes` is a table that it creates, unless that is temporary or a partition.
+-- `others` lists the functions, types and other objects that the statement alters and names without a schema.
 CREATE OR REPLACE FUNCTION insta_ids_internal.statements(ddl text)
-    RETURNS TABLE (statement text, kind text, command text, for_new_shard text, schema text, alters text[], makes text)
+    RETURNS TABLE (statement text, kind text, command text, for_new_shard text, schema text, alters text[], makes text,
+        others text[])
     STABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'statements_wrapper';
 
 -- Returns a text as a migration. A dump of a shard by pg_dump --schema-only loses the settings of the session, the CHECKs of IDs, and

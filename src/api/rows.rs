@@ -30,8 +30,8 @@ impl Fault {
 }
 
 /// Counts the ids in a column, and those with a fault: ids that are negative, `foreign_ids` of another shard than `shard`,
-/// and `future` ids of `beyond` or more. An id counts for the first of these faults only, and one below `since` can only be
-/// negative. The oldest id is not below `since`, and the newest one is of the shard if it is below. Unless `every_row` is set, only
+/// and `future` ids of `beyond` or more. An id counts for the first of these faults only, and one below `since` for none, if
+/// that is not 0. The oldest id is not below `since`, and the newest one is of the shard if it is below. Unless `every_row` is set, only
 /// the least and the greatest id are read, from an index.
 #[pg_extern(sql = false)]
 fn survey_ids(
@@ -71,10 +71,10 @@ fn survey_ids(
         if id >= since || id >= 0 && layout.shard_of(Id::from_bits(id)) == shard {
             newest = newest.max(Some(id));
         }
-        if id < 0 {
-            negative.add(id, Ord::max);
-        } else if id < since {
+        if since > 0 && id < since {
             // It is of a time before ids had shards.
+        } else if id < 0 {
+            negative.add(id, Ord::max);
         } else if layout.shard_of(Id::from_bits(id)) != shard {
             foreign_ids.add(id, Ord::min);
         } else if id >= beyond {

@@ -43,6 +43,7 @@ fn statements(
             name!(schema, Option<Text>),
             name!(alters, Vec<Text>),
             name!(makes, Option<Text>),
+            name!(others, Vec<Text>),
         ),
     >,
     ErrorReport,
@@ -63,7 +64,8 @@ fn statements(
         let command = Text(statement.command.to_bytes().to_vec());
         let alters = statement.alters.into_iter().map(Text).collect();
         let (schema, makes) = (statement.schema.map(Text), statement.makes.map(Text));
-        (Text(statement.text), kind, command, for_new_shard.map(Text), schema, alters, makes)
+        let others = statement.others.into_iter().map(Text).collect();
+        (Text(statement.text), kind, command, for_new_shard.map(Text), schema, alters, makes, others)
     })))
 }
 

@@ -11,7 +11,7 @@ use pgrx::prelude::PgSqlErrorCode;
 
 use super::allowed::is_allowed;
 use super::nodes::{elements, node, text};
-use super::targets::{owned, parts, targets};
+use super::targets::{What, owned, parts, targets};
 use crate::shard::dump::SHARD;
 
 /// One statement of a text.
@@ -25,6 +25,8 @@ pub(crate) struct Statement {
     pub(crate) schema: Option<Vec<u8>>,
     /// The names, without schemas, of the existing relations that the statement alters.
     pub(crate) alters: Vec<Vec<u8>>,
+    /// The names of other existing objects that the statement alters and names without a schema.
+    pub(crate) others: Vec<Vec<u8>>,
     /// The name of the table that the statement creates. `None` for a partition or a temporary table.
     pub(crate) makes: Option<Vec<u8>>,
 }
@@ -83,9 +85,14 @@ pub(crate) fn statements(text: &CStr) -> Result<Vec<Statement>, SyntaxError> {
                 schema: targets
                     .iter()
                     .find_map(|target| target.schema.clone().filter(|schema| schema != SHARD)),
+                others: targets
+                    .iter()
+                    .filter(|target| target.what == What::Object && target.schema.is_none())
+                    .map(|target| target.name.clone())
+                    .collect(),
                 alters: targets
                     .into_iter()
-                    .filter(|target| target.is_there)
+                    .filter(|target| target.what == What::Relation)
                     .map(|target| target.name)
                     .collect(),
                 makes: made_table((*raw).stmt),
@@ -208,7 +215,7 @@ unsafe fn calls_set_config(statement: *mut pg_sys::Node) -> bool {
             let value = (*column).val;
             !value.is_null()
                 && (*value).type_ == NodeTag::T_FuncCall
-                && parts(node::<pg_sys::FuncCall>(value).funcname, false)
+                && parts(node::<pg_sys::FuncCall>(value).funcname, What::Object)
                     .is_some_and(|function| function.name == b"set_config")
         })
     }

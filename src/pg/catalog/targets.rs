@@ -10,8 +10,18 @@ use super::nodes::{elements, node, text};
 pub(super) struct Target {
     pub(super) schema: Option<Vec<u8>>,
     pub(super) name: Vec<u8>,
-    /// Whether it is a relation that must exist.
-    pub(super) is_there: bool,
+    pub(super) what: What,
+}
+
+/// What a target is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// The statement creates it, or it is a schema.
+    New,
+    /// A relation that must exist.
+    Relation,
+    /// Another object that must exist: a function, a type, an operator and so on.
+    Object,
 }
 
 /// What a statement creates, alters or empties. Statements that can name tables of other schemas, such as INSERT, have no targets.
@@ -51,9 +61,9 @@ pub(super) unsafe fn targets(statement: *mut pg_sys::Node) -> Vec<Target> {
 unsafe fn created(statement: *mut pg_sys::Node) -> Option<Target> {
     // SAFETY: as in `targets`.
     unsafe {
-        let relation = |name| named_by(name, false);
-        let of_relation = |name| named_by(name, true);
-        let other = |name| parts(name, false);
+        let relation = |name| named_by(name, What::New);
+        let of_relation = |name| named_by(name, What::Relation);
+        let other = |name| parts(name, What::New);
         match (*statement).type_ {
             NodeTag::T_CreateStmt => relation(node::<pg_sys::CreateStmt>(statement).relation),
             NodeTag::T_CreateForeignTableStmt => {
@@ -98,8 +108,8 @@ unsafe fn created(statement: *mut pg_sys::Node) -> Option<Target> {
 unsafe fn altered(statement: *mut pg_sys::Node) -> Option<Target> {
     // SAFETY: as in `targets`.
     unsafe {
-        let relation = |name| named_by(name, true);
-        let other = |name| parts(name, false);
+        let relation = |name| named_by(name, What::Relation);
+        let other = |name| parts(name, What::Object);
         match (*statement).type_ {
             NodeTag::T_AlterTableStmt => relation(node::<pg_sys::AlterTableStmt>(statement).relation),
             NodeTag::T_AlterSeqStmt => relation(node::<pg_sys::AlterSeqStmt>(statement).sequence),
@@ -158,7 +168,7 @@ unsafe fn either(
     kind: ObjectType::Type,
 ) -> Option<Target> {
     // SAFETY: the caller's promise.
-    unsafe { named_by(relation, true).or_else(|| object(other, kind)) }
+    unsafe { named_by(relation, What::Relation).or_else(|| object(other, kind)) }
 }
 
 /// The target that the name of an object of this type means, in any of the forms in which the parser returns it.
@@ -170,16 +180,16 @@ unsafe fn object(name: *mut pg_sys::Node, kind: ObjectType::Type) -> Option<Targ
     // SAFETY: each node has the type that its tag says. The caller keeps the rest.
     unsafe {
         match name.as_ref()?.type_ {
-            NodeTag::T_RangeVar => named_by(name.cast(), true),
-            NodeTag::T_TypeName => parts(node::<pg_sys::TypeName>(name).names, false),
-            NodeTag::T_ObjectWithArgs => parts(node::<pg_sys::ObjectWithArgs>(name).objname, false),
+            NodeTag::T_RangeVar => named_by(name.cast(), What::Relation),
+            NodeTag::T_TypeName => parts(node::<pg_sys::TypeName>(name).names, What::Object),
+            NodeTag::T_ObjectWithArgs => parts(node::<pg_sys::ObjectWithArgs>(name).objname, What::Object),
             NodeTag::T_List if kind == Object::OBJECT_DOMCONSTRAINT => {
                 // The domain, or all parts of its name.
                 let first = elements::<pg_sys::Node>(name.cast()).next()?;
                 if (*first).type_ == NodeTag::T_TypeName {
                     object(first, kind)
                 } else {
-                    parts(name.cast(), false)
+                    parts(name.cast(), What::Object)
                 }
             }
             NodeTag::T_List => {
@@ -192,19 +202,19 @@ unsafe fn object(name: *mut pg_sys::Node, kind: ObjectType::Type) -> Option<Targ
                     | Object::OBJECT_TABCONSTRAINT
                     | Object::OBJECT_TRIGGER => {
                         parts.pop();
-                        named(parts, true)
+                        named(parts, What::Relation)
                     }
                     Object::OBJECT_FOREIGN_TABLE
                     | Object::OBJECT_INDEX
                     | Object::OBJECT_MATVIEW
                     | Object::OBJECT_SEQUENCE
                     | Object::OBJECT_TABLE
-                    | Object::OBJECT_VIEW => named(parts, true),
+                    | Object::OBJECT_VIEW => named(parts, What::Relation),
                     // The first part is the access method.
                     Object::OBJECT_OPCLASS | Object::OBJECT_OPFAMILY => {
-                        named(parts.into_iter().skip(1).collect(), false)
+                        named(parts.into_iter().skip(1).collect(), What::Object)
                     }
-                    _ => named(parts, false),
+                    _ => named(parts, What::Object),
                 }
             }
             _ => None,
@@ -218,19 +228,19 @@ unsafe fn object(name: *mut pg_sys::Node, kind: ObjectType::Type) -> Option<Targ
 /// The name is null, or the parser returned it.
 unsafe fn of_schema(name: *const c_char) -> Target {
     // SAFETY: the caller's promise.
-    Target { schema: unsafe { text(name) }.map(owned), name: Vec::new(), is_there: false }
+    Target { schema: unsafe { text(name) }.map(owned), name: Vec::new(), what: What::New }
 }
 
 /// The target that a name of a relation means.
 ///
 /// # Safety
 /// The name is null, or the parser returned it.
-unsafe fn named_by(relation: *mut pg_sys::RangeVar, is_there: bool) -> Option<Target> {
+unsafe fn named_by(relation: *mut pg_sys::RangeVar, what: What) -> Option<Target> {
     // SAFETY: the caller's promise.
     unsafe {
         let relation = relation.as_ref()?;
         let name = text(relation.relname).map(owned)?;
-        Some(Target { schema: text(relation.schemaname).map(owned), name, is_there })
+        Some(Target { schema: text(relation.schemaname).map(owned), name, what })
     }
 }
 
@@ -238,15 +248,15 @@ unsafe fn named_by(relation: *mut pg_sys::RangeVar, is_there: bool) -> Option<Ta
 ///
 /// # Safety
 /// The list is null or of strings.
-pub(super) unsafe fn parts(list: *mut pg_sys::List, is_there: bool) -> Option<Target> {
+pub(super) unsafe fn parts(list: *mut pg_sys::List, what: What) -> Option<Target> {
     // SAFETY: the caller's promise.
-    named(unsafe { names(list) }, is_there)
+    named(unsafe { names(list) }, what)
 }
 
 /// The target of these parts of a name. The last part is the name, and the part before it the schema.
-fn named(mut parts: Vec<Vec<u8>>, is_there: bool) -> Option<Target> {
+fn named(mut parts: Vec<Vec<u8>>, what: What) -> Option<Target> {
     let name = parts.pop()?;
-    Some(Target { schema: parts.pop(), name, is_there })
+    Some(Target { schema: parts.pop(), name, what })
 }
 
 /// # Safety

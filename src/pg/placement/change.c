@@ -137,7 +137,7 @@ insta_ids_note_change(PG_FUNCTION_ARGS)
 	Oid			relation;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(fired->tg_event) || !TRIGGER_FIRED_FOR_ROW(fired->tg_event)
-		|| fired->tg_trigger->tgnargs < 2 || fired->tg_trigger->tgnargs > INDEX_MAX_KEYS)
+		|| fired->tg_trigger->tgnargs < 2 || fired->tg_trigger->tgnargs > INDEX_MAX_KEYS + 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("only the triggers of a distribution can call this function")));

@@ -1,6 +1,7 @@
 //! Promise: the rows of the table that users start with go to the shards while clients write, and nothing is lost or doubled.
 
 mod faults;
+mod fit;
 mod keys;
 mod kinds;
 mod load;
