@@ -303,6 +303,8 @@ SELECT pg_catalog.pg_extension_config_dump(
 -- Foreign keys between a source and a table that is not distributed, which the switch has dropped. distribute_abort() restores them.
 CREATE TABLE insta_ids_internal.ended_key (
     relation regclass, name name, columns name[] NOT NULL, referred regclass NOT NULL, referred_columns name[] NOT NULL,
+    -- The numbers of these columns, which show whether columns were renamed.
+    numbers smallint[] NOT NULL, referred_numbers smallint[] NOT NULL,
     -- As in pg_constraint.
     matching "char" NOT NULL, on_update "char" NOT NULL, on_delete "char" NOT NULL, set_columns name[] NOT NULL,
     is_deferrable boolean NOT NULL, is_deferred boolean NOT NULL, is_validated boolean NOT NULL,

@@ -104,8 +104,14 @@ BEGIN
 END
 $$;
 
+-- Returns whether a statement is an ALTER TABLE that keeps the names and types of columns, the rows and the triggers of a distribution:
+-- it adds columns, constraints and partitions, or changes other triggers or settings.
+CREATE OR REPLACE FUNCTION insta_ids_internal.keeps_rows(command pg_ddl_command) RETURNS boolean
+    STABLE STRICT PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_keeps_rows';
+
 -- Raises an error if a statement has altered a source or renamed its schema, or dropped something that a distribution needs. A
--- dropped partition is known by its trigger.
+-- dropped partition is known by its trigger. Changes of the tables of the shards are recorded from the switch on, so these must
+-- keep their rows, too. The texts of recorded keys have labels of enums.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_ddl_on_sources(event text, tag text) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -119,16 +125,21 @@ BEGIN
                     'insta_ids_return', 'insta_ids_distributed', 'insta_ids_distributed_row')
                 OR d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM insta_ids_internal.distribution n WHERE n.view = d.objid)
             LIMIT 1);
-    ELSIF tag IN ('ALTER TABLE', 'ALTER TRIGGER', 'ALTER SCHEMA') THEN
+    ELSIF starts_with(tag, 'ALTER ') THEN
         altered := (
             SELECT c.object_identity
             FROM pg_event_trigger_ddl_commands() c
-            JOIN insta_ids_internal.distribution d ON d.step IN ('copying', 'copied')
             LEFT JOIN pg_trigger t ON c.classid = 'pg_trigger'::regclass AND t.oid = c.objid
-            WHERE c.classid IN ('pg_class'::regclass, 'pg_trigger'::regclass)
-                    AND coalesce(t.tgrelid, c.objid) = ANY (insta_ids_internal.with_partitions(d.source)::oid[])
-                OR c.classid = 'pg_namespace'::regclass
-                    AND c.objid = (SELECT r.relnamespace FROM pg_class r WHERE r.oid = d.source)
+            CROSS JOIN LATERAL (VALUES (CASE WHEN c.classid IN ('pg_class'::regclass, 'pg_trigger'::regclass) THEN coalesce(t.tgrelid, c.objid) END)) r (relation)
+            WHERE EXISTS (
+                    SELECT FROM insta_ids_internal.distribution d
+                    WHERE d.step IN ('copying', 'copied') AND (r.relation = ANY (insta_ids_internal.with_partitions(d.source)::oid[])
+                        OR c.classid = 'pg_namespace'::regclass AND c.objid = (SELECT s.relnamespace FROM pg_class s WHERE s.oid = d.source)))
+                OR EXISTS (SELECT FROM pg_trigger b WHERE b.tgrelid = r.relation AND b.tgname = 'insta_ids_return')
+                    AND NOT insta_ids_internal.keeps_rows(c.command)
+                OR c.classid = 'pg_type'::regclass AND EXISTS (
+                    SELECT FROM pg_attribute a JOIN pg_trigger b ON b.tgrelid = a.attrelid AND b.tgname IN ('insta_ids_capture', 'insta_ids_return')
+                    WHERE a.atttypid = c.objid AND position(convert_to(a.attname, getdatabaseencoding()) || decode('00', 'hex') IN b.tgargs) > 0)
             LIMIT 1);
     END IF;
     IF altered IS NOT NULL THEN

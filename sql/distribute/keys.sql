@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.ending_keys() RETURNS SETOF insta_
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT c.conrelid::regclass, c.conname, insta_ids_internal.names_of_columns(c.conrelid, c.conkey), c.confrelid::regclass,
-           insta_ids_internal.names_of_columns(c.confrelid, c.confkey), c.confmatchtype, c.confupdtype, c.confdeltype,
+           insta_ids_internal.names_of_columns(c.confrelid, c.confkey), c.conkey, c.confkey, c.confmatchtype, c.confupdtype, c.confdeltype,
            insta_ids_internal.names_of_columns(c.conrelid, c.confdelsetcols), c.condeferrable, c.condeferred, c.convalidated
     FROM insta_ids_internal.references_of_distribution() r
     JOIN pg_catalog.pg_constraint c ON c.conrelid = r.referring AND c.conname = r.name AND c.contype = 'f'
@@ -72,14 +72,26 @@ DECLARE
     ending insta_ids_internal.ended_key;
 BEGIN
     FOR ending IN SELECT * FROM insta_ids_internal.ending_keys() LOOP
+        DELETE FROM insta_ids_internal.ended_key k WHERE (k.relation, k.name) = (ending.relation, ending.name);
         INSERT INTO insta_ids_internal.ended_key SELECT ending.*;
         EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', ending.relation, ending.name);
     END LOOP;
 END
 $$;
 
+-- Deletes the record of a foreign key. If its table belongs to another role meanwhile, the record stays.
+CREATE OR REPLACE FUNCTION insta_ids_internal.forget_key(ended insta_ids_internal.ended_key) RETURNS void
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM insta_ids_internal.ended_key k WHERE (k.relation, k.name) = (ended.relation, ended.name);
+EXCEPTION WHEN insufficient_privilege THEN
+    NULL;
+END
+$$;
+
 -- Restores the foreign keys that the switch has dropped, as NOT VALID: rows of the shards may not fit to them. A key that cannot be
--- restored does not keep the caller from going back. The caller has locked the tables.
+-- restored does not keep the caller from going back. The caller has locked the tables that are the caller's.
 CREATE OR REPLACE FUNCTION insta_ids_internal.restore_keys() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -87,23 +99,34 @@ DECLARE
     ended insta_ids_internal.ended_key;
     statement text;
 BEGIN
-    FOR ended IN DELETE FROM insta_ids_internal.ended_key RETURNING * LOOP
-        statement := format('ALTER TABLE %s ADD CONSTRAINT %I %s', ended.relation, ended.name, insta_ids_internal.definition_of_key(ended));
+    FOR ended IN SELECT * FROM insta_ids_internal.ended_key LOOP
+        PERFORM insta_ids_internal.forget_key(ended);
+        CONTINUE WHEN NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = ended.relation);
+        statement := NULL;
         BEGIN
-            EXECUTE statement || ' NOT VALID';
+            IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = ended.referred) THEN
+                RAISE undefined_table USING MESSAGE = 'the table to which it refers was dropped';
+            END IF;
+            statement := format('ALTER TABLE %s ADD CONSTRAINT %I %s;', ended.relation, ended.name, insta_ids_internal.definition_of_key(ended));
+            IF ended.columns <> insta_ids_internal.names_of_columns(ended.relation, ended.numbers)
+                OR ended.referred_columns <> insta_ids_internal.names_of_columns(ended.referred, ended.referred_numbers)
+            THEN
+                RAISE undefined_column USING MESSAGE = 'its columns have other names or places';
+            END IF;
+            EXECUTE rtrim(statement, ';') || ' NOT VALID';
             IF ended.is_validated THEN
                 RAISE NOTICE USING MESSAGE = format('foreign key "%s" of table %s is restored, and not validated', ended.name, ended.relation),
                     HINT = format('ALTER TABLE %s VALIDATE CONSTRAINT %I;', ended.relation, ended.name);
             END IF;
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING USING MESSAGE = format('foreign key "%s" of table %s could not be restored', ended.name, ended.relation),
-                DETAIL = SQLERRM, HINT = statement || ';';
+                DETAIL = SQLERRM, HINT = coalesce('If it is right: ' || statement, 'Without it, nothing checks these rows.');
         END;
     END LOOP;
 END
 $$;
 
--- Returns the tables that are not sources and have a foreign key that ends, or that has ended.
+-- Returns the tables of the caller that are not sources and have a foreign key that ends, or that has ended.
 CREATE OR REPLACE FUNCTION insta_ids_internal.tables_of_keys() RETURNS SETOF regclass
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -111,5 +134,5 @@ BEGIN ATOMIC
     FROM (SELECT * FROM insta_ids_internal.ending_keys() UNION ALL SELECT * FROM insta_ids_internal.ended_key) k
     CROSS JOIN LATERAL (VALUES (k.relation), (k.referred)) t (relation)
     CROSS JOIN LATERAL pg_catalog.unnest(insta_ids_internal.with_partitions(t.relation)) p (relation)
-    WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = p.relation);
+    WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = p.relation AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
 END;

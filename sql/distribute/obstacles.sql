@@ -34,6 +34,7 @@ BEGIN ATOMIC
         (c.relkind <> ALL ('{r,p}'), 'It is not a table.'),
         (h.part IS NOT NULL, pg_catalog.format('It, or a partition of it, is a %s.', h.part)),
         (c.relpersistence <> 'p', 'It is unlogged or temporary.'),
+        (c.reloftype <> 0, 'It is a table of a type.'),
         (c.relispartition, 'It is a partition. Distribute the partitioned table.'),
         (c.relkind = 'r' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)),
             'It has a parent or child table.'),
@@ -44,7 +45,8 @@ BEGIN ATOMIC
         (EXISTS (
             SELECT FROM pg_catalog.unnest(p.key) k (name)
             JOIN pg_catalog.pg_type t ON t.oid = insta_ids_internal.base_type(c.oid, k.name)
-            WHERE t.typnamespace <> 'pg_catalog'::regnamespace AND t.typtype <> 'e'
+            JOIN pg_catalog.pg_attribute ka ON ka.attrelid = c.oid AND ka.attname = k.name
+            WHERE t.typnamespace <> 'pg_catalog'::regnamespace AND (t.typtype <> 'e' OR ka.atttypid <> t.oid)
                 -- Sessions can print a value of these types in different ways, and not all of them can be read back.
                 OR coalesce(nullif(t.typelem, 0::pg_catalog.oid), t.oid) = ANY (ARRAY['money', 'regclass', 'regcollation', 'regconfig',
                     'regdictionary', 'regnamespace', 'regoper', 'regoperator', 'regproc', 'regprocedure', 'regrole', 'regtype']::regtype[])),
@@ -231,7 +233,7 @@ BEGIN ATOMIC
             pg_catalog.format('Foreign key "%s" of table %s is temporal or not enforced, so it could not be restored. Drop it.', r.name,
                 r.referring)
         WHEN r.ends THEN
-            pg_catalog.format('Foreign key "%s" of table %s ends with the switch, and only the owner of the table can drop it.', r.name,
+            pg_catalog.format('Foreign key "%s" of table %s ends with the switch, and only the owner of both tables can drop it.', r.name,
                 r.referring)
         WHEN r.is_of_source OR r.is_mixed THEN
             pg_catalog.format('Foreign key "%s" of table %s refers to table %s, and only one of the two is distributed.', r.name,
@@ -250,14 +252,12 @@ BEGIN ATOMIC
         END
     FROM insta_ids_internal.references_of_distribution() r
     JOIN pg_catalog.pg_constraint c ON c.conrelid = r.referring AND c.conname = r.name AND c.contype = 'f'
+    -- These columns are of PostgreSQL 18.
     CROSS JOIN LATERAL (
-        -- These columns are of PostgreSQL 18.
-        SELECT coalesce((j ->> 'conperiod')::boolean, false) OR NOT coalesce((j ->> 'conenforced')::boolean, true)
-        FROM pg_catalog.to_jsonb(c) j
-    ) k (is_special)
+        SELECT coalesce(j ->> 'conperiod' = 'true', false) OR coalesce(j ->> 'conenforced' = 'false', false) FROM pg_catalog.to_jsonb(c) j) k (is_special)
     WHERE CASE
         WHEN r.ends THEN k.is_special
-            OR NOT pg_catalog.pg_has_role((SELECT t.relowner FROM pg_catalog.pg_class t WHERE t.oid = r.referring), 'USAGE')
+            OR EXISTS (SELECT FROM pg_catalog.pg_class t WHERE t.oid IN (r.referring, r.referred) AND NOT pg_catalog.pg_has_role(t.relowner, 'USAGE'))
         WHEN r.source IS NULL OR r.referred_source IS NULL OR r.is_mixed THEN true
         ELSE NOT r.is_of_source AND (r.acts OR NOT r.is_ordered OR NOT (
             r.referred_columns <@ insta_ids_internal.primary_key_of(r.referred)

@@ -118,7 +118,10 @@ AS $$
 DECLARE
     key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
     columns CONSTANT name[] := insta_ids_internal.returned_columns(going);
-    changes CONSTANT text := (SELECT string_agg(format('%I = excluded.%1$I', c), ', ') FROM unnest(columns) c WHERE c <> ALL (key));
+    -- The key is written, too: its value can be equal to the old one and have another text.
+    changes CONSTANT text := (
+        SELECT string_agg(format('%I = excluded.%1$I', c), ', ')
+        FROM unnest(columns) c JOIN pg_attribute a ON a.attrelid = going.source AND a.attname = c WHERE a.attidentity <> 'a');
 BEGIN
     EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM %s ON CONFLICT (%s) DO %s', going.source,
         insta_ids_internal.column_list(columns), insta_ids_internal.affected_name(going.number), insta_ids_internal.column_list(key),

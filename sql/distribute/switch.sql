@@ -255,7 +255,7 @@ BEGIN
     PERFORM insta_ids_internal.forget_changes();
     -- Without these rows, the event triggers allow the statements below.
     DELETE FROM insta_ids_internal.distribution;
-    DELETE FROM insta_ids_internal.ended_key;
+    PERFORM insta_ids_internal.forget_key(k) FROM insta_ids_internal.ended_key k;
     FOREACH one IN ARRAY going LOOP
         IF one.view IS NOT NULL THEN
             EXECUTE format('DROP VIEW %s', one.view);

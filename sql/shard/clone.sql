@@ -168,7 +168,7 @@ BEGIN
 END
 $$;
 
--- Gives a new shard the rows of another one. Triggers do not fire, because what they do for a row was done in the source. Numbers of
+-- Gives a new shard the rows of another one. Triggers and rules do nothing, because what they do for a row was done in the source. Numbers of
 -- the layout's first day, and those that were keys before the ids, are no ids.
 CREATE OR REPLACE FUNCTION insta_ids_internal.fill_shard(source integer, target integer, columns text[]) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -181,25 +181,30 @@ DECLARE
     first CONSTANT bigint := greatest(
         insta_ids_internal.id_min(insta_ids_internal.id_time(0, layout) + interval '1 day', layout),
         (SELECT min(m.since) FROM insta_ids_internal.minting_columns(ARRAY[source]) m));
-    triggers jsonb;
+    -- Triggers and rules.
+    active jsonb;
     next record;
 BEGIN
     PERFORM insta_ids_internal.require_trusted_shard(source), insta_ids_internal.require_trusted_shard(target);
     PERFORM insta_ids_internal.make_partitions(target, insta_ids_internal.partitions_json(source));
     -- This is a statement of its own, because it must see these partitions.
     PERFORM insta_ids_internal.require_columns_of(source, target), insta_ids_internal.report_other_ids(source, known, first);
-    triggers := (
-        SELECT jsonb_agg(jsonb_build_object('relation', t.tgrelid::regclass, 'name', t.tgname,
-            'always', CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' END))
-        FROM pg_trigger t JOIN insta_ids_internal.shard_relation r ON r.relation = t.tgrelid
-        WHERE r.shard = target AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A'));
+    active := (
+        SELECT jsonb_agg(jsonb_build_object('relation', r.relation, 'kind', a.kind, 'name', a.name,
+            'always', CASE a.enabled WHEN 'A' THEN 'ALWAYS' END))
+        FROM insta_ids_internal.shard_relation r
+        JOIN (
+            SELECT t.tgrelid, 'TRIGGER', t.tgname, t.tgenabled FROM pg_trigger t WHERE NOT t.tgisinternal
+            UNION ALL SELECT w.ev_class, 'RULE', w.rulename, w.ev_enabled FROM pg_rewrite w
+        ) a (relation, kind, name, enabled) ON a.relation = r.relation
+        WHERE r.shard = target AND r.kind IN ('r', 'p') AND a.enabled IN ('O', 'A'));
     SET CONSTRAINTS ALL IMMEDIATE;
-    FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name) LOOP
-        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', next.relation, next.name);
+    FOR next IN SELECT * FROM jsonb_to_recordset(active) a (relation text, kind text, name name) LOOP
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE %s %I', next.relation, next.kind, next.name);
     END LOOP;
     PERFORM insta_ids_internal.clone_rows(source, target, known, first);
-    FOR next IN SELECT * FROM jsonb_to_recordset(triggers) t (relation text, name name, always text) LOOP
-        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s TRIGGER %I', next.relation, next.always, next.name);
+    FOR next IN SELECT * FROM jsonb_to_recordset(active) a (relation text, kind text, name name, always text) LOOP
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE %s %s %I', next.relation, next.always, next.kind, next.name);
     END LOOP;
 END
 $$;

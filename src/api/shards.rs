@@ -85,11 +85,13 @@ fn migration_text(ddl: &[u8], prefix: &[u8], shards: i32) -> SqlResult<Text> {
     let Some((schema, shard)) = dumped else {
         return if dump::is_dump(ddl) { Err(NotOfAShard { prefix }.into()) } else { Ok(Text(ddl.to_vec())) };
     };
+    let defaults: Vec<_> =
+        statements.iter().filter_map(|statement| dump::default_of(&statement.text)).collect();
     let migration = statements.iter().filter_map(|statement| {
         let text = if statement.kind == Kind::SessionSetting {
             dump::setting(&statement.text)
         } else {
-            dump::migration_of(&statement.text, &schema, shard)
+            dump::migration_of(&statement.text, &schema, shard, &defaults)
         };
         Some([&text?[..], b";\n\n"].concat())
     });

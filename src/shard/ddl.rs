@@ -19,6 +19,9 @@ pub(crate) fn pieces(statement: &[u8]) -> Vec<&[u8]> {
     while !rest.is_empty() {
         let length = match rest {
             [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
+            [b'\'', ..] if pieces.last().is_some_and(|piece: &&[u8]| piece.eq_ignore_ascii_case(b"E")) => {
+                escaped(rest)
+            }
             [quote @ (b'"' | b'\''), ..] => quoted(rest, *quote).map_or(rest.len(), |(_, length)| length),
             [byte, ..] if byte.is_ascii_whitespace() => {
                 rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
@@ -49,6 +52,19 @@ pub(crate) fn quoted(text: &[u8], quote: u8) -> Option<(Vec<u8>, usize)> {
         inner.push(quote);
         at = end + 1;
     }
+}
+
+/// How many bytes the rest of a literal has that began with E and that a text continues with its quote. A backslash escapes what follows.
+fn escaped(text: &[u8]) -> usize {
+    let mut at = 1;
+    while at < text.len() {
+        match text[at..] {
+            [b'\\', _, ..] | [b'\'', b'\'', ..] => at += 2,
+            [b'\'', ..] => return at + 1,
+            _ => at += 1,
+        }
+    }
+    text.len()
 }
 
 /// How many bytes the literal has that a text begins with, if it is one like `$tag$...$tag$`.

@@ -39,38 +39,56 @@ pub fn setting(statement: &[u8]) -> Option<Vec<u8>> {
     names.iter().any(|name| rest.starts_with(name)).then(|| [b"SET LOCAL ", rest].concat())
 }
 
-/// A statement of the dump of a shard with this schema and number, with [`SHARD`] for the schema's name and without the CHECKs of IDs.
-/// Returns `None` if the statement creates, or is about, what each shard has without a migration.
+/// The table and the column to which a statement of a dump gives a default. A dump has it apart from CREATE TABLE if the table owns the
+/// sequence that the default uses.
 #[must_use]
-pub fn migration_of(statement: &[u8], schema: &[u8], shard: i32) -> Option<Vec<u8>> {
+pub fn default_of(statement: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let pieces = without_comments(statement);
+    match words(&pieces)[..] {
+        [
+            b"ALTER",
+            b"TABLE",
+            b"ONLY",
+            _,
+            b".",
+            table,
+            b"ALTER",
+            b"COLUMN",
+            column,
+            b"SET",
+            b"DEFAULT",
+            ..,
+        ] => Some((name_of(table), name_of(column))),
+        _ => None,
+    }
+}
+
+/// A statement of the dump of a shard with this schema and number, with [`SHARD`] for the schema's name and without the CHECKs of IDs.
+/// `defaults` is what [`default_of`] returns for the whole dump. Returns `None` if the statement creates, or is about, what each shard
+/// has without a migration.
+#[must_use]
+pub fn migration_of(
+    statement: &[u8],
+    schema: &[u8],
+    shard: i32,
+    defaults: &[(Vec<u8>, Vec<u8>)],
+) -> Option<Vec<u8>> {
     let pieces = without_comments(statement);
     if is_of_each_shard(&words(&pieces), schema) {
         return None;
     }
-    let pieces = without_checks_of_ids(pieces, shard.to_string().as_bytes())?;
-    Some(of_any_shard(&pieces, schema).trim_ascii().to_vec())
+    let pieces = without_checks_of_ids(pieces, shard.to_string().as_bytes(), defaults)?;
+    Some(with_schema(&pieces, schema, SHARD).trim_ascii().to_vec())
 }
 
 /// A migration with the name of a shard's schema for [`SHARD`].
 #[must_use]
 pub fn in_shard(migration: &[u8], schema: &[u8]) -> Vec<u8> {
-    if !migration.windows(SHARD.len()).any(|part| part == SHARD) {
-        return migration.to_vec();
+    if migration.windows(SHARD.len()).any(|part| part.eq_ignore_ascii_case(SHARD)) {
+        with_schema(&pieces(migration), SHARD, schema)
+    } else {
+        migration.to_vec()
     }
-    pieces(migration)
-        .into_iter()
-        .map(|piece| {
-            if is_name(piece, SHARD) {
-                return in_quotes(schema, b'"');
-            }
-            match literal(piece).as_deref().and_then(|inner| inner.strip_prefix(SHARD)) {
-                Some(b"") => in_quotes(schema, b'\''),
-                Some(rest @ [b'.', ..]) => in_quotes(&[&in_quotes(schema, b'"'), rest].concat(), b'\''),
-                _ => piece.to_vec(),
-            }
-        })
-        .collect::<Vec<_>>()
-        .concat()
 }
 
 /// Whether a statement creates, or is about, the schema, its sequence and functions of IDs, or a trigger of the extension.
@@ -104,36 +122,45 @@ fn is_of_each_shard(words: &[&[u8]], schema: &[u8]) -> bool {
     }
 }
 
-/// The pieces with [`SHARD`] for the schema's name: as an identifier before a dot or after SCHEMA, in a list of schemas, and in a literal
-/// that is the name of an object.
-fn of_any_shard(pieces: &[&[u8]], schema: &[u8]) -> Vec<u8> {
+/// The pieces with another name for a schema: where it is an identifier before a dot, after SCHEMA or in a `search_path`, and where a literal
+/// is cast to a type of names, such as regclass, or is in a `search_path`.
+fn with_schema(pieces: &[&[u8]], schema: &[u8], other: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut before: &[u8] = b"";
     let mut in_path = false;
     for (at, &piece) in pieces.iter().enumerate() {
-        let after = |offset: usize| pieces.get(at + offset).copied().unwrap_or_default();
-        in_path = is_name(piece, b"search_path") && before == b"SET"
+        in_path = is_name(piece, b"search_path") && before.eq_ignore_ascii_case(b"SET")
             || in_path
                 && (is_space(piece)
                     || piece == b","
                     || is_name(before, b"search_path")
-                    || matches!(before, b"TO" | b"=" | b","));
+                    || before.eq_ignore_ascii_case(b"TO")
+                    || matches!(before, b"=" | b","));
         let literal = literal(piece);
-        let object = literal.as_deref().and_then(|inner| of_schema(inner, schema));
-        if is_name(piece, schema) && (after(1) == b"." || before == b"SCHEMA" || in_path) {
-            text.extend_from_slice(SHARD);
-        } else if in_path && literal.as_deref() == Some(schema) {
-            text.extend(in_quotes(SHARD, b'\''));
-        } else if let Some(rest) = object.filter(|_| is_cast_to_name(&pieces[at + 1..])) {
-            text.extend(in_quotes(&[SHARD, rest].concat(), b'\''));
-        } else {
-            text.extend_from_slice(piece);
+        let is_cast = is_cast_to_name(&pieces[at + 1..]);
+        let is_before_dot = pieces.get(at + 1) == Some(&&b"."[..]);
+        let is_identifier = is_before_dot || in_path || before.eq_ignore_ascii_case(b"SCHEMA");
+        match literal.as_deref() {
+            None if is_identifier && is_name(piece, schema) => text.extend(identifier(other)),
+            Some(name) if (is_cast || in_path) && name == schema => text.extend(in_quotes(other, b'\'')),
+            Some(name) if is_cast && of_schema(name, schema).is_some() => {
+                let rest = of_schema(name, schema).unwrap_or_default();
+                text.extend(in_quotes(&[&identifier(other), rest].concat(), b'\''));
+            }
+            _ => text.extend_from_slice(piece),
         }
         if !is_space(piece) {
             before = piece;
         }
     }
     text
+}
+
+/// A name as an identifier, in quotes if it needs them.
+fn identifier(name: &[u8]) -> Vec<u8> {
+    let is_plain = name.iter().all(|&byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && name.first().is_some_and(|byte| !byte.is_ascii_digit());
+    if is_plain { name.to_vec() } else { in_quotes(name, b'"') }
 }
 
 /// What follows the schema in a name like `insta5.photos`, with the dot.
@@ -149,7 +176,11 @@ fn is_cast_to_name(after: &[&[u8]]) -> bool {
 }
 
 /// The pieces without constraints that are CHECKs of this shard's IDs. Returns `None` if nothing is left of the statement.
-fn without_checks_of_ids<'a>(mut pieces: Vec<&'a [u8]>, shard: &[u8]) -> Option<Vec<&'a [u8]>> {
+fn without_checks_of_ids<'a>(
+    mut pieces: Vec<&'a [u8]>,
+    shard: &[u8],
+    defaults: &[(Vec<u8>, Vec<u8>)],
+) -> Option<Vec<&'a [u8]>> {
     if !matches!(words(&pieces)[..], [_, b"TABLE", ..] | [_, b"FOREIGN" | b"UNLOGGED", b"TABLE", ..]) {
         return Some(pieces);
     }
@@ -163,13 +194,15 @@ fn without_checks_of_ids<'a>(mut pieces: Vec<&'a [u8]>, shard: &[u8]) -> Option<
         let end = open + closing(&pieces[open..])?;
         let condition = words(&pieces[open + 1..end]);
         let follows = words(&pieces[end + 1..]).first().copied().unwrap_or_default();
-        if follows == b"NO" || !is_check_of_ids(&condition, shard) {
-            continue;
-        }
+        let Some(column) = column_of_ids(&condition, shard).filter(|_| follows != b"NO") else { continue };
         // ALTER TABLE ... ADD CONSTRAINT has nothing else.
         let before = (0..begin).rev().find(|&at| !is_space(pieces[at]))?;
         if pieces[before] == b"ADD" {
             return None;
+        }
+        // On a column that is not filled by default, the CHECK is the user's.
+        if !has_default(&words(&pieces), column, defaults) {
+            continue;
         }
         let after = (end + 1..pieces.len()).find(|&at| !is_space(pieces[at])).unwrap_or(pieces.len());
         if pieces[before] == b"," {
@@ -182,22 +215,41 @@ fn without_checks_of_ids<'a>(mut pieces: Vec<&'a [u8]>, shard: &[u8]) -> Option<
     Some(pieces)
 }
 
-/// Whether the words are `(id_shard(id) = 5)`, or `((id < 1000) OR (id_shard(id) = 5))`, with or without a schema and a layout.
-fn is_check_of_ids(words: &[&[u8]], shard: &[u8]) -> bool {
-    let [b"(", inner @ .., b")"] = words else { return false };
+/// The column of the condition `(id_shard(id) = 5)`, or `((id < 1000) OR (id_shard(id) = 5))`, with or without a schema and a layout.
+/// Returns `None` for any other condition.
+fn column_of_ids<'a>(words: &[&'a [u8]], shard: &[u8]) -> Option<&'a [u8]> {
+    let [b"(", inner @ .., b")"] = words else { return None };
     let call = match inner {
         [_, b".", name, call @ ..] | [name, call @ ..] if is_name(name, b"id_shard") => call,
         [b"(", ..] => {
-            let Some(close) = closing(inner) else { return false };
+            let close = closing(inner)?;
             let is_since = inner[..close].contains(&&b"<"[..])
                 && !inner[..close].iter().any(|word| is_name(word, b"id_shard"));
-            return is_since
-                && inner.get(close + 1) == Some(&&b"OR"[..])
-                && is_check_of_ids(&inner[close + 2..], shard);
+            return (is_since && inner.get(close + 1) == Some(&&b"OR"[..]))
+                .then(|| column_of_ids(&inner[close + 2..], shard))?;
         }
-        _ => return false,
+        _ => return None,
     };
-    closing(call).is_some_and(|close| call[close + 1..] == [b"=", shard])
+    let close = closing(call)?;
+    (call[close + 1..] == [b"=", shard]).then(|| call.iter().copied().find(|&word| word != b"("))?
+}
+
+/// Whether a column has a default, according to the words of CREATE TABLE or to `defaults`.
+fn has_default(words: &[&[u8]], column: &[u8], defaults: &[(Vec<u8>, Vec<u8>)]) -> bool {
+    let column = name_of(column);
+    let table = words.iter().position(|&word| word == b".").and_then(|at| words.get(at + 1));
+    if table.is_some_and(|table| defaults.contains(&(name_of(table), column.clone()))) {
+        return true;
+    }
+    let mut depth = 0;
+    let mut is_of_column = false;
+    words.windows(2).any(|pair| {
+        depth += i32::from(pair[0] == b"(") - i32::from(pair[0] == b")");
+        if depth == 1 && matches!(pair[0], b"(" | b",") {
+            is_of_column = name_of(pair[1]) == column;
+        }
+        is_of_column && pair[1] == b"DEFAULT"
+    })
 }
 
 /// The place of the parenthesis that closes the one with which the pieces begin.
@@ -212,9 +264,18 @@ fn closing(pieces: &[&[u8]]) -> Option<usize> {
     })
 }
 
-/// Whether a piece is an identifier with this name. A dump quotes each name that is not in lower case.
+/// Whether a piece is an identifier with this name. Without quotes, it is in lower case.
 fn is_name(piece: &[u8], name: &[u8]) -> bool {
-    piece == name || piece == in_quotes(name, b'"')
+    piece.to_ascii_lowercase() == name || piece == in_quotes(name, b'"')
+}
+
+/// The name that a piece means as an identifier.
+fn name_of(piece: &[u8]) -> Vec<u8> {
+    if piece.first() == Some(&b'"') {
+        quoted(piece, b'"').map_or_else(Vec::new, |(name, _)| name)
+    } else {
+        piece.to_vec()
+    }
 }
 
 /// The value of a piece that is a literal in single quotes.

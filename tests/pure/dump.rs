@@ -1,9 +1,9 @@
 //! Promise: the dump of a shard is a migration that makes other shards like it.
 
-use insta_ids::shard::dump::{in_shard, is_dump, migration_of, setting, without_restrict};
+use insta_ids::shard::dump::{default_of, in_shard, is_dump, migration_of, setting, without_restrict};
 
 fn of(statement: &str) -> Option<String> {
-    Some(String::from_utf8(migration_of(statement.as_bytes(), b"insta5", 5)?).unwrap())
+    Some(String::from_utf8(migration_of(statement.as_bytes(), b"insta5", 5, &[])?).unwrap())
 }
 
 fn in_schema(migration: &str, schema: &str) -> String {
@@ -72,16 +72,34 @@ fn a_migration_gets_the_name_of_each_shard() {
     let migration = "CREATE VIEW insta_ids_shard.v AS SELECT 'insta_ids_shard.v'::regclass, 'insta_ids_shards', $$insta_ids_shard.v$$";
     assert_eq!(
         in_schema(migration, "insta7"),
-        "CREATE VIEW \"insta7\".v AS SELECT '\"insta7\".v'::regclass, 'insta_ids_shards', $$insta_ids_shard.v$$"
+        "CREATE VIEW insta7.v AS SELECT 'insta7.v'::regclass, 'insta_ids_shards', $$insta_ids_shard.v$$"
     );
     assert_eq!(
         in_schema(
-            "SET search_path TO 'insta_ids_shard', insta_ids_shard; SELECT '\"insta_ids_shard\".v'",
+            "SET search_path TO 'insta_ids_shard', Insta_Ids_Shard; SELECT '\"insta_ids_shard\".v'::regclass",
             "It's \"7"
         ),
-        "SET search_path TO 'It''s \"7', \"It's \"\"7\"; SELECT '\"insta_ids_shard\".v'"
+        "SET search_path TO 'It''s \"7', \"It's \"\"7\"; SELECT '\"It''s \"\"7\".v'::regclass"
     );
-    assert_eq!(in_schema("SELECT 1", "insta7"), "SELECT 1");
+    for (migration, expected) in [
+        ("SELECT 'insta_ids_shard'::regnamespace", "SELECT 'insta7'::regnamespace"),
+        // Literals that are no names stay, whatever comes before them.
+        (
+            "SELECT 'insta_ids_shard', 'insta_ids_shard.t is a name'",
+            "SELECT 'insta_ids_shard', 'insta_ids_shard.t is a name'",
+        ),
+        (
+            r"SELECT E'it\'s insta_ids_shard.t', insta_ids_shard.f()",
+            r"SELECT E'it\'s insta_ids_shard.t', insta7.f()",
+        ),
+        (
+            r"SELECT e'\\', insta_ids_shard.f('E', insta_ids_shard.g())",
+            r"SELECT e'\\', insta7.f('E', insta7.g())",
+        ),
+        ("SELECT 1", "SELECT 1"),
+    ] {
+        assert_eq!(in_schema(migration, "insta7"), expected);
+    }
 }
 
 #[test]
@@ -94,13 +112,18 @@ fn checks_of_ids_are_left_out() {
     ] {
         for (statement, expected) in [
             (
-                format!("CREATE TABLE insta5.t (\n    id bigint,\n    {check}\n)"),
-                "CREATE TABLE insta_ids_shard.t (\n    id bigint\n)",
+                format!("CREATE TABLE insta5.t (\n    id bigint DEFAULT f(1, 2),\n    {check}\n)"),
+                "CREATE TABLE insta_ids_shard.t (\n    id bigint DEFAULT f(1, 2)\n)",
             ),
-            (format!("CREATE TABLE insta5.t ({check}, n int)"), "CREATE TABLE insta_ids_shard.t ( n int)"),
             (
-                format!("CREATE UNLOGGED TABLE insta5.t (n int, {check}, CONSTRAINT a CHECK ((n > 5)))"),
-                "CREATE UNLOGGED TABLE insta_ids_shard.t (n int, CONSTRAINT a CHECK ((n > 5)))",
+                format!("CREATE TABLE insta5.t ({check}, n int, id bigint DEFAULT f() NOT NULL)"),
+                "CREATE TABLE insta_ids_shard.t ( n int, id bigint DEFAULT f() NOT NULL)",
+            ),
+            (
+                format!(
+                    "CREATE UNLOGGED TABLE insta5.t (n numeric(3,1), id bigint NOT NULL DEFAULT f(), {check}, CONSTRAINT a CHECK ((n > 5)))"
+                ),
+                "CREATE UNLOGGED TABLE insta_ids_shard.t (n numeric(3,1), id bigint NOT NULL DEFAULT f(), CONSTRAINT a CHECK ((n > 5)))",
             ),
         ] {
             assert_eq!(of(&statement).as_deref(), Some(expected));
@@ -118,6 +141,14 @@ fn checks_of_ids_are_left_out() {
         let statement = format!("ALTER TABLE insta5.t ADD CONSTRAINT c {check}");
         assert_eq!(of(&statement), Some(statement.replace("insta5", "insta_ids_shard")));
     }
+    let of_no_default =
+        "CREATE TABLE insta5.t (id bigint, n int DEFAULT 5, CONSTRAINT c CHECK ((public.id_shard(id) = 5)))";
+    assert_eq!(of(of_no_default), Some(of_no_default.replace("insta5", "insta_ids_shard")));
+    let default =
+        default_of(b"ALTER TABLE ONLY insta5.t ALTER COLUMN \"id\" SET DEFAULT insta5.next_id()").unwrap();
+    assert_eq!(default, (b"t".to_vec(), b"id".to_vec()));
+    let migration = migration_of(of_no_default.as_bytes(), b"insta5", 5, &[default]).unwrap();
+    assert_eq!(migration, b"CREATE TABLE insta_ids_shard.t (id bigint, n int DEFAULT 5)");
     let domain = "CREATE DOMAIN insta5.d AS bigint CONSTRAINT c CHECK ((public.id_shard(VALUE) = 5))";
     assert_eq!(of(domain), Some(domain.replace("insta5", "insta_ids_shard")));
 }
@@ -172,10 +203,10 @@ fn a_schema_can_have_any_name() {
         br#"CREATE TABLE "My ""shard$5".t (id bigint DEFAULT "My ""shard$5".next_id('"My ""shard$5".q'::regclass), a text DEFAULT 'it''s "My ""shard$5".t')"#;
     let expected =
         br#"CREATE TABLE insta_ids_shard.t (id bigint DEFAULT insta_ids_shard.next_id('insta_ids_shard.q'::regclass), a text DEFAULT 'it''s "My ""shard$5".t')"#;
-    assert_eq!(migration_of(statement, schema, 5).as_deref(), Some(&expected[..]));
-    assert_eq!(migration_of(br#"CREATE SCHEMA "My ""shard$5""#, schema, 5), None);
+    assert_eq!(migration_of(statement, schema, 5, &[]).as_deref(), Some(&expected[..]));
+    assert_eq!(migration_of(br#"CREATE SCHEMA "My ""shard$5""#, schema, 5, &[]), None);
     let literal = br#"CREATE TABLE "It's5".t (id bigint DEFAULT nextval('"It''s5".q'::regclass))"#;
     let expected =
         b"CREATE TABLE insta_ids_shard.t (id bigint DEFAULT nextval('insta_ids_shard.q'::regclass))";
-    assert_eq!(migration_of(literal, b"It's5", 5).as_deref(), Some(&expected[..]));
+    assert_eq!(migration_of(literal, b"It's5", 5, &[]).as_deref(), Some(&expected[..]));
 }

@@ -11,6 +11,7 @@
 #include "catalog/pg_type.h"
 #include "commands/event_trigger.h"
 #include "fmgr.h"
+#include "nodes/parsenodes.h"
 #include "tcop/deparse_utility.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -18,6 +19,7 @@
 
 PG_FUNCTION_INFO_V1(insta_ids_watch_ddl);
 PG_FUNCTION_INFO_V1(insta_ids_left_schema);
+PG_FUNCTION_INFO_V1(insta_ids_keeps_rows);
 
 /*
  * left_schema(command pg_ddl_command): the schema out of which ALTER ... SET SCHEMA has moved an object, or NULL.
@@ -30,6 +32,57 @@ insta_ids_left_schema(PG_FUNCTION_ARGS)
 	if (command->type != SCT_Simple || command->d.simple.secondaryObject.classId != NamespaceRelationId)
 		PG_RETURN_NULL();
 	PG_RETURN_OID(command->d.simple.secondaryObject.objectId);
+}
+
+/*
+ * keeps_rows(command pg_ddl_command): whether the statement is an ALTER TABLE that keeps the names and types of columns, the rows and
+ * a distribution's triggers of its table.  The list is of what is known to, so a new subcommand of ALTER TABLE is not among them.
+ */
+Datum
+insta_ids_keeps_rows(PG_FUNCTION_ARGS)
+{
+	CollectedCommand *command = (CollectedCommand *) PG_GETARG_POINTER(0);
+	ListCell   *cell;
+
+	if (command->type != SCT_AlterTable)
+		PG_RETURN_BOOL(false);
+	foreach(cell, command->d.alterTable.subcmds)
+	{
+		CollectedATSubcmd *subcommand = lfirst(cell);
+		AlterTableCmd *altered = castNode(AlterTableCmd, subcommand->parsetree);
+
+		switch (altered->subtype)
+		{
+			case AT_DisableTrig:
+			case AT_EnableReplicaTrig:
+			case AT_EnableTrig:
+				/* The triggers of a fence are not of a distribution. */
+				if (strncmp(altered->name, "insta_ids_", 10) == 0 && strncmp(altered->name, "insta_ids_fence", 15) != 0)
+					PG_RETURN_BOOL(false);
+				break;
+			case AT_AddColumn:
+			case AT_AddConstraint:
+			case AT_AddIndex:
+			case AT_AddIndexConstraint:
+			case AT_AttachPartition:
+			case AT_ColumnDefault:
+			case AT_EnableAlwaysTrig:
+			case AT_SetNotNull:
+			case AT_SetOptions:
+			case AT_SetRelOptions:
+			case AT_SetStatistics:
+			case AT_ValidateConstraint:
+#if PG_VERSION_NUM < 160000
+			case AT_AddColumnRecurse:
+			case AT_AddConstraintRecurse:
+			case AT_ValidateConstraintRecurse:
+#endif
+				break;
+			default:
+				PG_RETURN_BOOL(false);
+		}
+	}
+	PG_RETURN_BOOL(true);
 }
 
 /*

@@ -119,7 +119,7 @@ fn foreign_keys_of_other_roles_are_refused() {
         for shard in 0..8 {
             client
                 .batch_execute(&format!(
-                    "ALTER TABLE insta{shard}.{table} OWNER TO app; ALTER SCHEMA insta{shard} OWNER TO app"
+                    "ALTER TABLE insta{shard}.{table} OWNER TO app; ALTER SCHEMA insta{shard} OWNER TO app; ALTER SEQUENCE insta{shard}.table_id_seq OWNER TO app"
                 ))
                 .unwrap();
         }
@@ -129,13 +129,90 @@ fn foreign_keys_of_other_roles_are_refused() {
     assert_eq!(
         refused(&mut app, "CALL insta_ids.distribute()").detail(),
         Some(
-            "Foreign key \"albums_photo_fkey\" of table public.albums ends with the switch, and only the owner of the table can drop it."
+            "Foreign key \"albums_photo_fkey\" of table public.albums ends with the switch, and only the owner of both tables can drop it."
         )
     );
     client.batch_execute("ALTER TABLE albums OWNER TO app").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE names (name text PRIMARY KEY); GRANT REFERENCES, SELECT, INSERT ON names TO app",
+        )
+        .unwrap();
+    app.batch_execute(
+        "INSERT INTO names SELECT DISTINCT email FROM users; ALTER TABLE users ADD FOREIGN KEY (email) REFERENCES names",
+    )
+    .unwrap();
+    assert_eq!(
+        refused(&mut app, "CALL insta_ids.distribute()").detail(),
+        Some(
+            "Foreign key \"users_email_fkey\" of table public.users ends with the switch, and only the owner of both tables can drop it."
+        )
+    );
+    client.batch_execute("ALTER TABLE names OWNER TO app").unwrap();
+    app.batch_execute("CALL insta_ids.distribute()").unwrap();
+    app.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
+
+    // A key that cannot come back keeps nobody from going back.
+    client
+        .batch_execute("ALTER TABLE albums OWNER TO keeper; REVOKE ALL ON SCHEMA public FROM PUBLIC")
+        .unwrap();
+    app.batch_execute("ALTER TABLE users RENAME email TO mail; ALTER TABLE users RENAME bio TO email; ALTER TABLE users RENAME mail TO bio").unwrap();
+    let abort = cluster
+        .program("psql", "app")
+        .args(["-c", "SELECT insta_ids.distribute_abort()", "postgres"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(abort.stderr).unwrap();
+    assert!(abort.status.success(), "{said}");
+    for warning in [
+        "foreign key \"albums_photo_fkey\" of table public.albums could not be restored\nDETAIL:  must be owner of table albums",
+        "foreign key \"users_email_fkey\" of table public.users could not be restored\nDETAIL:  its columns have other names or places",
+    ] {
+        assert!(said.contains(warning), "{said}");
+    }
+    app.batch_execute("ALTER TABLE users RENAME bio TO mail; ALTER TABLE users RENAME email TO bio; ALTER TABLE users RENAME mail TO email").unwrap();
+    app.batch_execute("SELECT insta_ids.unfence(s.shard) FROM insta_ids.shards s").unwrap();
+    app.batch_execute(REGISTERED).unwrap();
     app.batch_execute("CALL insta_ids.distribute()").unwrap();
     app.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
     app.batch_execute("SELECT insta_ids.distribute_finish()").unwrap();
-    app.batch_execute("INSERT INTO albums VALUES (1)").unwrap();
-    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.ended_key"), 0);
+    // The record is about a table of another role.
+    assert_eq!(texts(&mut client, "SELECT relation::text FROM insta_ids_internal.ended_key"), ["albums"]);
+}
+
+/// From the switch on, changes of the tables of the shards are recorded. What would change rows without a record is refused.
+#[test]
+fn tables_of_the_shards_keep_their_rows_until_the_finish() {
+    let cluster = tables("distribute_kept");
+    let mut client = cluster.connect();
+    client.batch_execute(REGISTERED).unwrap();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
+    client.batch_execute("CREATE SCHEMA others").unwrap();
+    for ddl in [
+        "ALTER TABLE insta0.users ALTER bio TYPE text USING 'rewritten'",
+        "ALTER TABLE insta0.users DISABLE TRIGGER ALL",
+        "ALTER TABLE insta0.users DISABLE TRIGGER insta_ids_return",
+        "ALTER TABLE insta0.users RENAME id TO number",
+        "ALTER TABLE insta0.users RENAME TO members",
+        "ALTER TABLE insta0.users DROP bio",
+        "ALTER TABLE insta0.users SET SCHEMA others",
+        "ALTER TABLE insta0.users OWNER TO pg_monitor",
+        "ALTER VIEW insta0.users RENAME COLUMN id TO number",
+        "TRUNCATE insta0.users CASCADE",
+        "DROP TABLE insta0.likes",
+    ] {
+        assert_eq!(refused(&mut client, ddl).code().code(), "55006", "{ddl}");
+    }
+    client
+        .batch_execute(
+            "ALTER TABLE insta0.users ADD n int DEFAULT 1, ADD CHECK (n > 0), ALTER n SET STATISTICS 7; CREATE INDEX ON insta0.users (n);
+             COMMENT ON TABLE insta0.users IS 'x'; ALTER TABLE insta0.likes ADD FOREIGN KEY (user_id) REFERENCES insta0.users NOT VALID",
+        )
+        .unwrap();
+    client.batch_execute("SELECT insta_ids.fence(0), insta_ids.unfence(0)").unwrap();
+    client.batch_execute("UPDATE insta0.users SET bio = 'new'").unwrap();
+    let changed = count(&mut client, "SELECT count(*) FROM insta0.users");
+    client.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM users WHERE bio = 'new'"), changed);
 }

@@ -137,6 +137,62 @@ const KINDS: [Kind; 8] = [
     },
 ];
 
+/// What a text of a key depends on is not changed meanwhile, and a key that would have none is refused.
+#[test]
+fn texts_of_keys_stay_the_same() {
+    let cluster = Cluster::start("distribute_texts");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT insta_ids.init(4)").unwrap();
+    let table = "CREATE TYPE mood AS ENUM ('calm', 'wild'); CREATE TYPE other AS ENUM ('a'); CREATE TABLE t (id mood PRIMARY KEY, k int NOT NULL, o other)";
+    client.execute("SELECT insta_ids.add_migration('t', $1)", &[&table]).unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
+    client.batch_execute(table).unwrap();
+    client.batch_execute("INSERT INTO t VALUES ('calm', 1)").unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_table('t', 'k')").unwrap();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    client.batch_execute("INSERT INTO t VALUES ('wild', 2)").unwrap();
+    let rename = "ALTER TYPE mood RENAME VALUE 'wild' TO 'mad'";
+    assert_eq!(refused(&mut client, rename).code().code(), "55006");
+    client.batch_execute("ALTER TYPE other RENAME VALUE 'a' TO 'b'").unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
+    client.batch_execute("INSERT INTO insta1.t VALUES ('wild', 1); ROLLBACK").unwrap();
+    assert_eq!(
+        refused(&mut client, "ALTER TYPE insta1.mood RENAME VALUE 'wild' TO 'mad'").code().code(),
+        "55006"
+    );
+    client
+        .batch_execute("DELETE FROM insta1.t WHERE id = 'wild'; SELECT insta_ids.distribute_abort()")
+        .unwrap();
+    client.batch_execute(rename).unwrap();
+
+    let wide = (1..=32).map(|n| format!("c{n}")).collect::<Vec<_>>();
+    let typed = "CREATE TYPE ct AS (id bigint); CREATE TABLE typed OF ct (PRIMARY KEY (id))";
+    let domain = "CREATE DOMAIN d AS mood; CREATE TABLE of_domain (id d PRIMARY KEY, k int NOT NULL)";
+    client.batch_execute(&format!("{typed}; {domain}")).unwrap();
+    for (table, key) in [("typed", "id"), ("of_domain", "k")] {
+        let error =
+            refused(&mut client, &format!("SELECT insta_ids.distribute_table('{table}', '{key}', 't')"));
+        assert_eq!(error.code().code(), "55000");
+    }
+    // A key of as many columns as an index can have.
+    let columns = format!("{} int, PRIMARY KEY ({})", wide.join(" int, "), wide.join(", "));
+    client.batch_execute("SELECT insta_ids.unfence(s.shard) FROM insta_ids.shards s").unwrap();
+    client
+        .execute("SELECT insta_ids.add_migration('wide', $1)", &[&format!("CREATE TABLE wide ({columns})")])
+        .unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE wide ({columns}); INSERT INTO wide SELECT {}",
+            vec!["1"; 32].join(", ")
+        ))
+        .unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_table('wide', 'c1')").unwrap();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    client.batch_execute("UPDATE wide SET c32 = 2; SELECT insta_ids.distribute_switch()").unwrap();
+    assert_eq!(count(&mut client, "SELECT sum(c32) FROM insta1.wide"), 2);
+}
+
 /// The rows of a table, as text, whatever the order of its columns is and the columns that only one side has are.
 fn rows(client: &mut Client, table: &str) -> Vec<String> {
     texts(

@@ -40,6 +40,7 @@ const MIGRATION: &str = "
     END $f$;
     CREATE TRIGGER noted AFTER INSERT ON photos FOR EACH ROW EXECUTE FUNCTION noted();
     ALTER TABLE photos ENABLE ALWAYS TRIGGER noted;
+    CREATE RULE twice AS ON INSERT TO kinds DO ALSO INSERT INTO of_kinds VALUES (NEW.kind);
     CREATE DOMAIN photo AS bigint;
     CREATE TABLE shown_in (photo photo REFERENCES photos, place text);
     CREATE TABLE shown_abroad () INHERITS (shown_in);
@@ -440,6 +441,10 @@ fn a_clone_has_ids_of_its_own() {
         count(&mut client, "SELECT count(*) FROM pg_trigger WHERE tgname = 'noted' AND tgenabled = 'A'"),
         3
     );
+    let noted = "SELECT count(*) FROM insta105.of_kinds";
+    let before = count(&mut client, noted);
+    client.batch_execute("INSERT INTO insta105.kinds VALUES ('new')").unwrap();
+    assert_eq!(count(&mut client, noted), before + 1);
 }
 
 #[test]
