@@ -9,7 +9,7 @@ import figures
 import plots
 from adoption import adoption
 from ddl import ddl
-from distribute import distribute
+from distribute import distribute, recorded
 from engines import plproxy, writers
 from fleet import fleet
 from minting import calls, growth, latency, sessions
@@ -36,6 +36,7 @@ PARTS = [
     shards,
     adoption,
     moves,
+    recorded,
     plproxy,
     writers,
     all_shards,

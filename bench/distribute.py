@@ -122,6 +122,42 @@ def p99(samples):
     return statistics.quantiles(samples, n=100)[98]
 
 
+BULK = {
+    "UPDATE": "UPDATE {table} SET title = 'new ' || title",
+    "INSERT": "INSERT INTO {table} SELECT {rows} + n, n, md5(n::text) FROM generate_series(1, {rows}) n",
+    "DELETE": "DELETE FROM {table} WHERE id <= {rows}",
+}
+
+
+def recorded(bench):
+    """Statements that change many rows of a table that is being distributed, beside the same on another table."""
+    rows = bench.size(300_000, 30_000)
+    took = Table("recorded", f"Statements that change {rows:,} rows of a table", "s")
+    for number in bench.rounds(5, 1):
+        session = bench.database(f"recorded{number}")
+        session.execute("SELECT insta_ids.init(4)")
+        table = "CREATE TABLE photos (id bigint PRIMARY KEY, user_id bigint NOT NULL, title text)"
+        session.execute("SELECT insta_ids.add_migration('tables', %s, ids_since => '2011-08-26')", (table,))
+        session.execute("CALL insta_ids.create_shards(0, 3)")
+        session.execute(f"{table}; CREATE INDEX ON photos (user_id); CREATE TABLE plain (LIKE photos INCLUDING ALL)")
+        for name in ("photos", "plain"):
+            session.execute(f"INSERT INTO {name} SELECT n, n, md5(n::text) FROM generate_series(1, {rows}) n")
+        session.execute("SELECT insta_ids.distribute_table('photos', 'user_id')")
+        session.execute("CALL insta_ids.distribute()")
+        session.execute("VACUUM ANALYZE photos, plain")
+        for kind, statement in BULK.items():
+            for name in ("plain", "photos"):
+                began = time.monotonic()
+                session.execute(statement.format(table=name, rows=rows))
+                took.add(
+                    f"{kind}, {'recorded' if name == 'photos' else 'without'}",
+                    time.monotonic() - began,
+                    of=f"{kind}, without" if name == "photos" else None,
+                )
+        session.close()
+    bench.show(took)
+
+
 def distribute(bench):
     """From three tables into 256 shards, under clients that write all the time."""
     rows = bench.size(10_000_000, 100_000)

@@ -64,7 +64,7 @@ fn surveys_count_ids_as_a_query_does() {
             };
             let expected = format!(
                 "SELECT ROW(count(*), min(id) FILTER (WHERE id >= {since}), max(id) FILTER (WHERE id >= {since} OR id >= 0 AND id_shard(id) = 2),
-                     count(*) FILTER (WHERE id < 0), max(id) FILTER (WHERE id < 0),
+                     count(*) FILTER (WHERE id < 0 AND {since} = 0), max(id) FILTER (WHERE id < 0 AND {since} = 0),
                      count(*) FILTER (WHERE id >= {since} AND id_shard(id) <> 2), min(id) FILTER (WHERE id >= {since} AND id_shard(id) <> 2),
                      count(*) FILTER (WHERE id >= {beyond} AND id_shard(id) = 2),
                      max(id) FILTER (WHERE id >= {beyond} AND id_shard(id) = 2))::text
