@@ -127,6 +127,8 @@ BEGIN
         || ' coalesce(array_agg(DISTINCT w.w) FILTER (WHERE w.w IS NOT NULL), ''{}'') AS insta_ids_was, max(a.insta_ids_now) AS insta_ids_now'
         || ' FROM (%s) a LEFT JOIN LATERAL unnest(a.insta_ids_was) w (w) ON true GROUP BY %2$s',
         split_part(affected, '.', 2), keys, query);
+    -- Without statistics, joins with the tables of the shards would read these as a whole.
+    EXECUTE format('ANALYZE %s', affected);
     PERFORM insta_ids_internal.require_shard_of_rows(going, format('SELECT ROW(%s)::text FROM %s s JOIN %s a ON (%1$s) = (%4$s)'
         || ' WHERE a.insta_ids_now IS NULL LIMIT 1', insta_ids_internal.column_list(key, 's.'), going.source, affected,
         insta_ids_internal.column_list(key, 'a.')));
@@ -141,12 +143,15 @@ AS $$
 DECLARE
     key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
     affected CONSTANT text := insta_ids_internal.affected_name(going.number);
-    gone CONSTANT text := CASE WHEN whole THEN 'true' ELSE 'w.shard IS DISTINCT FROM a.insta_ids_now' END;
     shard integer;
 BEGIN
-    FOR shard IN EXECUTE format('SELECT DISTINCT w.shard FROM %s a, unnest(a.insta_ids_was) w (shard) WHERE %s', affected, gone) LOOP
-        EXECUTE format('DELETE FROM %s t USING %s a, unnest(a.insta_ids_was) w (shard) WHERE w.shard = %s AND %s AND (%s) = (%s)',
-            insta_ids_internal.target_in(going.target, shard), affected, shard, gone,
+    FOR shard IN
+        EXECUTE format('SELECT DISTINCT w.shard FROM %s a, unnest(a.insta_ids_was) w (shard) WHERE %L OR w.shard IS DISTINCT FROM a.insta_ids_now',
+            affected, whole)
+    LOOP
+        EXECUTE format('DELETE FROM %1$s t USING %2$s a WHERE %3$s = ANY (a.insta_ids_was)'
+            || ' AND (%4$L OR %3$s IS DISTINCT FROM a.insta_ids_now) AND (%5$s) = (%6$s)',
+            insta_ids_internal.target_in(going.target, shard), affected, shard, whole,
             insta_ids_internal.column_list(key, 't.'), insta_ids_internal.column_list(key, 'a.'));
     END LOOP;
 END

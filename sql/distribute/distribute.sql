@@ -229,7 +229,7 @@ SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS row
 FROM insta_ids_internal.distribution d
 CROSS JOIN LATERAL (
     SELECT sum(greatest(c.reltuples, 0))::bigint AS rows
-    FROM pg_partition_tree(d.source) p JOIN pg_class c ON c.oid = p.relid WHERE p.isleaf
+    FROM (SELECT p.relid FROM pg_partition_tree(d.source) p UNION SELECT d.source) p JOIN pg_class c ON c.oid = p.relid AND c.relkind = 'r'
 ) e
 CROSS JOIN LATERAL (
     SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second

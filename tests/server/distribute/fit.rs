@@ -56,12 +56,16 @@ fn rows_that_do_not_fit_are_found_before_the_copy() {
         "publication \"p\" publishes table public.photos, whose rows are in the shards from the switch on";
     assert!(String::from_utf8(call.stderr).unwrap().contains(published));
 
-    client.batch_execute("UPDATE photos SET user_id = 3 WHERE id <= 10").unwrap();
-    let waiting = "SELECT concat_ws(' ', source, rows_copied, time_left, changes_waiting, next) FROM insta_ids.distributions ORDER BY source::text";
+    client.batch_execute("ANALYZE; UPDATE photos SET user_id = 3 WHERE id <= 10").unwrap();
+    let waiting = "SELECT concat_ws(' ', source, rows_copied, rows_estimated, time_left, changes_waiting, next) FROM insta_ids.distributions ORDER BY source::text";
     let next = "SELECT insta_ids.distribute_switch()";
     assert_eq!(
         texts(&mut client, waiting),
-        [format!("likes 1 0 {next}"), format!("photos 101 60 {next}"), format!("users 100 0 {next}")]
+        [
+            format!("likes 1 1 0 {next}"),
+            format!("photos 101 101 60 {next}"),
+            format!("users 100 100 0 {next}")
+        ]
     );
 
     // Nothing is wrong with old IDs below zero, nor with the triggers of the distribution.
