@@ -130,7 +130,7 @@ BULK = {
 
 
 def recorded(bench):
-    """Statements that change many rows of a table that is being distributed, beside the same on another table."""
+    """Statements that change many rows of a table that is being distributed, compared with the same on another table."""
     rows = bench.size(300_000, 30_000)
     took = Table("recorded", f"Statements that change {rows:,} rows of a table", "s")
     for number in bench.rounds(5, 1):
