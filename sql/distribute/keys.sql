@@ -107,20 +107,20 @@ BEGIN
             IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = ended.referred) THEN
                 RAISE undefined_table USING MESSAGE = 'the table to which it refers was dropped';
             END IF;
-            statement := format('ALTER TABLE %s ADD CONSTRAINT %I %s;', ended.relation, ended.name, insta_ids_internal.definition_of_key(ended));
+            statement := format('ALTER TABLE %s ADD CONSTRAINT %I %s', ended.relation, ended.name, insta_ids_internal.definition_of_key(ended));
             IF ended.columns <> insta_ids_internal.names_of_columns(ended.relation, ended.numbers)
                 OR ended.referred_columns <> insta_ids_internal.names_of_columns(ended.referred, ended.referred_numbers)
             THEN
                 RAISE undefined_column USING MESSAGE = 'its columns have other names or places';
             END IF;
-            EXECUTE rtrim(statement, ';') || ' NOT VALID';
+            EXECUTE statement || ' NOT VALID';
             IF ended.is_validated THEN
                 RAISE NOTICE USING MESSAGE = format('foreign key "%s" of table %s is restored, and not validated', ended.name, ended.relation),
                     HINT = format('ALTER TABLE %s VALIDATE CONSTRAINT %I;', ended.relation, ended.name);
             END IF;
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING USING MESSAGE = format('foreign key "%s" of table %s could not be restored', ended.name, ended.relation),
-                DETAIL = SQLERRM, HINT = coalesce('If it is right: ' || statement, 'Without it, nothing checks these rows.');
+                DETAIL = SQLERRM, HINT = coalesce('If it is right: ' || statement || ';', 'Without it, nothing checks these rows.');
         END;
     END LOOP;
 END

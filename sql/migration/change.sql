@@ -48,31 +48,35 @@ COMMENT ON FUNCTION insta_ids.skip_migration(text, integer, integer) IS
     'records a migration as applied to the shards of a range that lack it, and returns their number';
 
 -- Creates a shard by the recorded migrations, as a new shard would be, and rolls it back. Returns its objects, and how many rows the
--- migrations have inserted into each table. If it cannot be created, returns the error. An existing shard of this number is put aside
--- meanwhile, which no other session sees. `path` is the caller's search_path.
+-- migrations have inserted into each table. If it cannot be created, returns the error. The shard is to be compared with `reference`,
+-- and has another number, so that what the migrations say of one shard alone makes a difference: preferably one that has no schema
+-- here. An existing shard of this number is put aside meanwhile, which no other session sees. `path` is the caller's search_path.
 CREATE OR REPLACE FUNCTION insta_ids_internal.scratch_shard(
-        shard integer, path text, OUT objects jsonb, OUT rows jsonb, OUT failure text)
+        reference integer, path text, OUT objects jsonb, OUT rows jsonb, OUT failure text)
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    schema CONSTANT name := insta_ids.schema_of(shard);
+    number CONSTANT integer := coalesce((
+        SELECT n FROM generate_series(0, (insta_ids_internal.require_config()).shards - 1) n
+        WHERE n <> reference ORDER BY to_regnamespace(quote_ident(insta_ids.schema_of(n))) IS NOT NULL, n DESC LIMIT 1), reference);
+    schema CONSTANT name := insta_ids.schema_of(number);
     counts jsonb := '{}';
     relation regclass;
     count bigint;
 BEGIN
-    DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = scratch_shard.shard;
-    DELETE FROM insta_ids_internal.shard s WHERE s.shard = scratch_shard.shard;
+    DELETE FROM insta_ids_internal.shard_migration s WHERE s.shard = number;
+    DELETE FROM insta_ids_internal.shard s WHERE s.shard = number;
     IF to_regnamespace(quote_ident(schema)) IS NOT NULL THEN
         EXECUTE format('ALTER SCHEMA %I RENAME TO %I', schema, 'insta_ids_aside_' || pg_backend_pid());
     END IF;
-    PERFORM insta_ids_internal.make_shards(ARRAY[shard], path);
+    PERFORM insta_ids_internal.make_shards(ARRAY[number], path);
     FOR relation IN
         SELECT c.oid FROM pg_class c WHERE c.relnamespace = to_regnamespace(quote_ident(schema)) AND c.relkind = 'r' ORDER BY c.relname
     LOOP
         EXECUTE format('SELECT count(*) FROM %s', relation) INTO count;
         counts := counts || jsonb_build_object((SELECT c.relname FROM pg_class c WHERE c.oid = relation), count);
     END LOOP;
-    objects := insta_ids_internal.objects_json(shard);
+    objects := insta_ids_internal.objects_json(number);
     rows := counts;
     RAISE triggered_action_exception;
 EXCEPTION WHEN OTHERS THEN
@@ -119,18 +123,6 @@ BEGIN
 END
 $$;
 
--- Returns the number of the scratch shard that is compared with a shard. It is another one, so that what the migrations say of one
--- shard alone makes a difference: preferably one that has no schema here.
-CREATE OR REPLACE FUNCTION insta_ids_internal.scratch_number(reference integer) RETURNS integer
-    STABLE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN coalesce((
-        SELECT n FROM generate_series(0, (insta_ids_internal.require_config()).shards - 1) n
-        WHERE n <> reference ORDER BY to_regnamespace(quote_ident(insta_ids.schema_of(n))) IS NOT NULL, n DESC LIMIT 1), reference);
-END
-$$;
-
 -- Raises an error unless the migrations now give what they gave before: `before` is what scratch_shard() returned. The objects are
 -- compared with those of the shard if it exists. If the former migrations could not be applied to a new shard, rows that migrations
 -- insert are not compared, and a NOTICE reports it. `path` is the caller's search_path.
@@ -138,7 +130,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_same_result(shard integer,
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    after CONSTANT record := insta_ids_internal.scratch_shard(insta_ids_internal.scratch_number(shard), path);
+    after CONSTANT record := insta_ids_internal.scratch_shard(shard, path);
     wanted CONSTANT jsonb := CASE WHEN EXISTS (SELECT FROM insta_ids_internal.shard s WHERE s.shard = require_same_result.shard)
         THEN insta_ids_internal.objects_json(shard) ELSE before.objects END;
     difference record;
@@ -201,7 +193,7 @@ BEGIN
     PERFORM insta_ids_internal.require_trusted_author(migration);
     IF EXISTS (SELECT FROM insta_ids_internal.shard_migration s WHERE s.migration = migration.number AND s.message IS NULL) THEN
         reference := insta_ids_internal.reference_shard();
-        before := insta_ids_internal.scratch_shard(insta_ids_internal.scratch_number(reference), path);
+        before := insta_ids_internal.scratch_shard(reference, path);
     END IF;
     UPDATE insta_ids_internal.departed_shard d SET migrations = array_remove(d.migrations, migration.number)
     WHERE migration.number = ANY (d.migrations);
@@ -262,7 +254,7 @@ BEGIN
     END IF;
 
     reference := insta_ids_internal.reference_shard();
-    before := insta_ids_internal.scratch_shard(insta_ids_internal.scratch_number(reference), path);
+    before := insta_ids_internal.scratch_shard(reference, path);
     PERFORM insta_ids_internal.retire_migrations(0, last, name);
     DELETE FROM insta_ids_internal.migration m WHERE m.number < last;
     -- A trigger gives the number of a new row to roles that are no superusers, so the last row becomes the baseline.

@@ -5,7 +5,7 @@
 
 use super::ddl::{is_space, pieces, quoted};
 
-/// What stands in a migration for the schema of the shard to which it is applied.
+/// The name in a migration that means the schema of the shard to which the migration is applied.
 pub const SHARD: &[u8] = b"insta_ids_shard";
 
 /// Whether a text begins like a dump.
@@ -140,13 +140,11 @@ fn with_schema(pieces: &[&[u8]], schema: &[u8], other: &[u8]) -> Vec<u8> {
         let is_cast = is_cast_to_name(&pieces[at + 1..]);
         let is_before_dot = pieces.get(at + 1) == Some(&&b"."[..]);
         let is_identifier = is_before_dot || in_path || before.eq_ignore_ascii_case(b"SCHEMA");
-        match literal.as_deref() {
-            None if is_identifier && is_name(piece, schema) => text.extend(identifier(other)),
-            Some(name) if (is_cast || in_path) && name == schema => text.extend(in_quotes(other, b'\'')),
-            Some(name) if is_cast && of_schema(name, schema).is_some() => {
-                let rest = of_schema(name, schema).unwrap_or_default();
-                text.extend(in_quotes(&[&identifier(other), rest].concat(), b'\''));
-            }
+        let object = literal.as_deref().and_then(|name| of_schema(name, schema)).filter(|_| is_cast);
+        match (literal.as_deref(), object) {
+            (None, _) if is_identifier && is_name(piece, schema) => text.extend(identifier(other)),
+            (Some(name), _) if (is_cast || in_path) && name == schema => text.extend(in_quotes(other, b'\'')),
+            (_, Some(rest)) => text.extend(in_quotes(&[&identifier(other), rest].concat(), b'\'')),
             _ => text.extend_from_slice(piece),
         }
         if !is_space(piece) {
