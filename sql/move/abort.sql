@@ -124,7 +124,8 @@ BEGIN
     SELECT * INTO lost FROM insta_ids_internal.require_lost(first, last, source);
     answer := insta_ids_internal.ask_node(format('SET lock_timeout = ''10s''; SET client_connection_check_interval = ''1s'';'
         || ' SELECT insta_ids_internal.take_back(%s, %s, %L, %L, %L, %s)', first, last, insta_ids_internal.require_own_node(),
-        (SELECT greatest(clock_timestamp(), c.lease) + interval '1 ms' FROM insta_ids.clock() c), lost.ranges, lost.version));
+        -- Ids of the server that is lost were ahead of its clock by a lease that came with the move, and by one more if it was restarted.
+        (SELECT greatest(clock_timestamp(), c.lease) + interval '3 s' FROM insta_ids.clock() c), lost.ranges, lost.version));
     IF EXISTS (
         SELECT FROM insta_ids_internal.move m CROSS JOIN unnest(m.shards) s
         WHERE m.name = move AND NOT (answer -> 'present') @> to_jsonb(s))

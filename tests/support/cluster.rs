@@ -101,6 +101,16 @@ impl Cluster {
         standby
     }
 
+    /// Waits until a standby has all that was committed on this server, also by those who do not wait for the disk, as
+    /// workers of subscriptions.
+    pub fn replayed_by(&self, standby: &Self) {
+        let mut client = self.connect();
+        client.batch_execute("SELECT pg_logical_emit_message(true, '', '')").unwrap();
+        let flushed = crate::texts(&mut client, "SELECT pg_current_wal_flush_lsn()::text").remove(0);
+        let replayed = format!("SELECT count(*) FROM pg_last_wal_replay_lsn() l WHERE l >= '{flushed}'");
+        crate::within(Duration::from_secs(20), || crate::count(&mut standby.connect(), &replayed) == 1);
+    }
+
     /// A cluster that is not started yet: made by an action of scripts/cluster.
     pub fn made(name: &str, action: &[&str]) -> Self {
         Self::made_by(&std::env::var("PG_CONFIG").expect("PG_CONFIG is set; `make test` does"), name, action)

@@ -188,9 +188,7 @@ fn a_target_that_was_promoted_begins_again() {
     let mut moving = Move::of(&pair, 2, 2);
     pair.a.connect().batch_execute(INSERT).unwrap();
     moving.steps(before("fence"));
-    let replayed = texts(&mut pair.b.connect(), "SELECT pg_current_wal_flush_lsn()::text").remove(0);
-    let replays = format!("SELECT count(*) FROM pg_last_wal_replay_lsn() l WHERE l >= '{replayed}'");
-    within(Duration::from_secs(20), || count(&mut standby.connect(), &replays) == 1);
+    pair.b.replayed_by(&standby);
     pair.b.stop_immediately();
     standby.promote();
     pair.b = standby;
