@@ -1,7 +1,7 @@
 -- From one table to many shards: the procedure, and how far it is.
 
--- Raises an error, with all reasons, if tables of which nothing is copied yet cannot be distributed.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_obstacles() RETURNS void
+-- Raises an error, with all reasons, if these tables cannot be distributed, or not with the others.
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_no_obstacles(sources regclass[]) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -10,7 +10,7 @@ BEGIN
     reasons := ARRAY(
         SELECT format('%s: %s', d.source, o.reason)
         FROM insta_ids_internal.distribution d CROSS JOIN LATERAL insta_ids_internal.obstacles_of(d) o (reason)
-        WHERE d.step = 'registered' ORDER BY d.number) || ARRAY(SELECT insta_ids_internal.obstacles_between());
+        WHERE d.source = ANY (sources) ORDER BY d.number) || ARRAY(SELECT insta_ids_internal.obstacles_between());
     IF cardinality(reasons) > 0 THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'the registered tables cannot be distributed together',
             DETAIL = array_to_string(reasons, E'\n');
@@ -30,11 +30,11 @@ BEGIN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'no table is registered',
             HINT = 'Call insta_ids.distribute_table() for each table.';
     END IF;
-    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    PERFORM insta_ids_internal.require_distributable(ARRAY(SELECT d FROM insta_ids_internal.distribution d));
     IF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'registered') THEN
         RETURN;
     END IF;
-    PERFORM insta_ids_internal.order_distribution(), insta_ids_internal.require_no_obstacles();
+    PERFORM insta_ids_internal.order_distribution(), insta_ids_internal.require_no_obstacles(insta_ids_internal.distribution_sources());
     -- distribute_abort() fences all shards.
     PERFORM insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(ARRAY(SELECT s.shard FROM insta_ids_internal.shard s)), true);
     -- A transaction locks each target with its indexes and TOAST table.
@@ -75,7 +75,7 @@ BEGIN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'another session has ended this distribution, or begun another one';
     END IF;
-    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    PERFORM insta_ids_internal.require_distributable(ARRAY(SELECT d FROM insta_ids_internal.distribution d));
     PERFORM insta_ids_internal.limit_catalog_cache();
 END
 $$;
@@ -113,7 +113,7 @@ BEGIN
     END IF;
     IF going.step = 'registered' THEN
         -- Until here, the table could be altered.
-        PERFORM insta_ids_internal.require_no_obstacles(), insta_ids_internal.begin_capture(going, lock_timeout, attempt),
+        PERFORM insta_ids_internal.require_no_obstacles(ARRAY[going.source]), insta_ids_internal.begin_capture(going, lock_timeout, attempt),
             insta_ids_internal.report_what_ends(going);
         RAISE NOTICE 'distribute: copies table %', going.source;
     ELSE
@@ -217,6 +217,14 @@ $$;
 COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval) IS
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
+-- Returns an estimate of the rows of a table with its partitions, and the bytes of their heaps, indexes and TOAST tables.
+CREATE OR REPLACE FUNCTION insta_ids_internal.size_of_source(source regclass) RETURNS TABLE (rows bigint, bytes bigint)
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT sum(greatest(c.reltuples, 0))::bigint, sum(pg_total_relation_size(c.oid))::bigint
+    FROM pg_class c WHERE c.oid = ANY (insta_ids_internal.with_partitions(source)::oid[]) AND c.relkind = 'r';
+END;
+
 CREATE OR REPLACE VIEW insta_ids.distributions AS
 SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS rows_estimated, r.per_second AS rows_per_second,
        CASE WHEN d.step = 'copying' THEN make_interval(secs => greatest(e.rows - d.rows_copied, 0) / nullif(r.per_second, 0)) END AS time_left,
@@ -227,10 +235,7 @@ SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS row
            ELSE 'CALL insta_ids.distribute()'
        END AS next
 FROM insta_ids_internal.distribution d
-CROSS JOIN LATERAL (
-    SELECT sum(greatest(c.reltuples, 0))::bigint AS rows
-    FROM (SELECT p.relid FROM pg_partition_tree(d.source) p UNION SELECT d.source) p JOIN pg_class c ON c.oid = p.relid AND c.relkind = 'r'
-) e
+CROSS JOIN LATERAL insta_ids_internal.size_of_source(d.source) e
 CROSS JOIN LATERAL (
     SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second
 ) r

@@ -1,7 +1,67 @@
 -- From one table to many shards: rows that the shards would refuse, found before anything is copied.
 
--- Returns why rows of a source do not fit into the shards, with one row for each reason: an ID that the CHECK of the shards refuses, NULL
--- in a column that is NOT NULL there, or a key that refers to no row. Reads the table only for what its own constraints do not ensure.
+-- Returns, for each CHECK of a target that the source does not have, or that is not validated there, a row that violates it. CHECKs of IDs
+-- are left out, and so are those of columns that the shards fill by themselves.
+CREATE OR REPLACE FUNCTION insta_ids_internal.rows_that_violate(going insta_ids_internal.distribution, row_key text) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    target CONSTANT regclass := insta_ids_internal.target_in(going.target, 0)::regclass;
+    columns CONSTANT text := (
+        SELECT string_agg(format('s.%I%s AS %1$I', c."column", '::pg_catalog.text::' || format(c.cast_to, insta_ids.schema_of(0))), ', ')
+        FROM insta_ids_internal.copied_columns(going) c);
+    next record;
+    found text;
+BEGIN
+    FOR next IN
+        SELECT k.conname AS name, pg_get_expr(k.conbin, k.conrelid) AS condition
+        FROM pg_constraint k
+        WHERE k.conrelid = target AND k.contype = 'c'
+            AND k.conname NOT IN (SELECT m."check" FROM insta_ids_internal.minting_columns(ARRAY[0]) m WHERE m.relation = target AND m."check" IS NOT NULL)
+            AND insta_ids_internal.names_of_columns(target, k.conkey) <@ ARRAY(SELECT c."column" FROM insta_ids_internal.copied_columns(going) c)
+            AND NOT EXISTS (
+                SELECT FROM pg_constraint s
+                WHERE s.conrelid = going.source AND s.contype = 'c' AND s.convalidated
+                    AND pg_get_expr(s.conbin, s.conrelid) = pg_get_expr(k.conbin, k.conrelid))
+    LOOP
+        EXECUTE format('SELECT t.insta_ids_key FROM (SELECT %s AS insta_ids_key, %s FROM %s s) t WHERE NOT (%s) LIMIT 1',
+            row_key, columns, going.source, next.condition) INTO found;
+        IF found IS NOT NULL THEN
+            RETURN NEXT format('The row with the primary key %s violates CHECK "%s" of the shards.', found, next.name);
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Returns, for each foreign key of a target that can refer to a row of another shard, a row that does.
+CREATE OR REPLACE FUNCTION insta_ids_internal.rows_that_cross(going insta_ids_internal.distribution, row_key text) RETURNS SETOF text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    next record;
+    found text;
+BEGIN
+    FOR next IN
+        SELECT r.name, r.referred_source AS referred, insta_ids_internal.column_list(r.columns, 's.') AS columns,
+               insta_ids_internal.column_list(r.referred_columns, 'r.') AS referred_columns
+        FROM insta_ids_internal.references_of_distribution() r
+        JOIN insta_ids_internal.distribution d ON d.source = r.referred_source
+        WHERE r.source = going.source AND NOT r.is_of_source
+            AND NOT insta_ids_internal.is_within_shard(going, d, r.columns, r.referred_columns)
+    LOOP
+        EXECUTE format('SELECT %s FROM %s s JOIN %s r ON (%s) = (%s) WHERE %s <> %s LIMIT 1', row_key, going.source, next.referred,
+            next.columns, next.referred_columns, insta_ids_internal.shard_expression(going.source, 's'),
+            insta_ids_internal.shard_expression(next.referred, 'r')) INTO found;
+        IF found IS NOT NULL THEN
+            RETURN NEXT format('The row with the primary key %s refers to a row of table %s in another shard, and foreign key "%s" of the shards does not allow that.',
+                found, next.referred, next.name);
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Returns why rows of a source do not fit into the shards, with one row for each reason. Reads the table only for what its own constraints
+-- do not ensure.
 CREATE OR REPLACE FUNCTION insta_ids_internal.misfits_of(going insta_ids_internal.distribution) RETURNS SETOF text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -47,6 +107,8 @@ BEGIN
             RETURN NEXT format('The row with the primary key %s refers to no row of table %s.', found, going.parent);
         END IF;
     END IF;
+    RETURN QUERY
+    SELECT insta_ids_internal.rows_that_violate(going, row_key) UNION ALL SELECT insta_ids_internal.rows_that_cross(going, row_key);
 END
 $$;
 

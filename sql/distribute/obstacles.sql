@@ -20,8 +20,9 @@ BEGIN ATOMIC
     WHERE f.oid = from_type AND t.oid = to_type AND n.oid = t.typnamespace;
 END;
 
--- Returns why rows of a source cannot go to shards by this key.
-CREATE OR REPLACE FUNCTION insta_ids_internal.obstacles_in_source(going insta_ids_internal.distribution) RETURNS SETOF text
+-- Returns why rows of a source cannot go to shards by this key. With `may_be_null`, the key need not be NOT NULL yet.
+CREATE OR REPLACE FUNCTION insta_ids_internal.obstacles_in_source(
+        going insta_ids_internal.distribution, may_be_null boolean DEFAULT false) RETURNS SETOF text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT o.reason
@@ -63,7 +64,7 @@ BEGIN ATOMIC
         (EXISTS (SELECT FROM pg_catalog.pg_attribute x WHERE x.attrelid = c.oid AND pg_catalog.starts_with(x.attname, 'insta_ids_')),
             'It has a column whose name begins with "insta_ids_", as those that distribute() adds to rows.'),
         (a.attname IS NULL, pg_catalog.format('It has no column "%s".', going.key)),
-        (NOT a.attnotnull, pg_catalog.format('Column "%s" can be NULL, and then says no shard.', going.key)),
+        (NOT a.attnotnull AND NOT may_be_null, pg_catalog.format('Column "%s" can be NULL, and then says no shard.', going.key)),
         (going.parent IS NULL AND a.attname IS NOT NULL AND insta_ids_internal.shard_call(insta_ids_internal.base_type(c.oid, a.attname)) IS NULL,
             pg_catalog.format('Column "%s" has the type %s, for which there is no shard_of().', going.key,
                 pg_catalog.format_type(a.atttypid, a.atttypmod)))
@@ -102,9 +103,7 @@ BEGIN
     UNION ALL
     SELECT format('Table %s fills column "%s" of its primary key from a sequence, so other shards would have the same values.', target, t.attname)
     FROM t LEFT JOIN pg_attrdef d ON d.adrelid = target AND d.adnum = t.attnum
-    WHERE t.attname = ANY (target_key) AND (t.attidentity <> '' OR EXISTS (
-            SELECT FROM pg_depend u JOIN pg_class q ON q.oid = u.refobjid AND q.relkind = 'S'
-            WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = d.oid AND u.refclassid = 'pg_class'::regclass))
+    WHERE t.attname = ANY (target_key) AND (t.attidentity <> '' OR insta_ids_internal.sequence_of_default(d.oid) IS NOT NULL)
         AND t.attname NOT IN (SELECT m."column" FROM insta_ids_internal.minting_columns(ARRAY[0]) m WHERE m.relation = target)
     UNION ALL
     SELECT format('Table %s has another primary key than the source.', target)
@@ -228,6 +227,7 @@ END;
 CREATE OR REPLACE FUNCTION insta_ids_internal.obstacles_between() RETURNS SETOF text
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
+    WITH refs AS MATERIALIZED (SELECT * FROM insta_ids_internal.references_of_distribution())
     SELECT CASE
         WHEN r.ends AND k.is_special THEN
             pg_catalog.format('Foreign key "%s" of table %s is temporal or not enforced, so it could not be restored. Drop it.', r.name,
@@ -250,11 +250,9 @@ BEGIN ATOMIC
         ELSE pg_catalog.format('Foreign key "%s" of table %s refers to other columns than the primary key. Add it by a later migration.',
             r.name, r.referring)
         END
-    FROM insta_ids_internal.references_of_distribution() r
+    FROM refs r
     JOIN pg_catalog.pg_constraint c ON c.conrelid = r.referring AND c.conname = r.name AND c.contype = 'f'
-    -- These columns are of PostgreSQL 18.
-    CROSS JOIN LATERAL (
-        SELECT coalesce(j ->> 'conperiod' = 'true', false) OR coalesce(j ->> 'conenforced' = 'false', false) FROM pg_catalog.to_jsonb(c) j) k (is_special)
+    CROSS JOIN LATERAL (SELECT insta_ids_internal.is_special_key(c.oid)) k (is_special)
     WHERE CASE
         WHEN r.ends THEN k.is_special
             OR EXISTS (SELECT FROM pg_catalog.pg_class t WHERE t.oid IN (r.referring, r.referred) AND NOT pg_catalog.pg_has_role(t.relowner, 'USAGE'))
@@ -266,11 +264,11 @@ BEGIN ATOMIC
     -- The key is part of a foreign key, but no foreign key says with which row this one goes.
     SELECT pg_catalog.format('Foreign key "%s" of table %s refers to other columns of table %s than the primary key, so its rows would go to other shards.',
         r.name, d.source, p.source)
-    FROM insta_ids_internal.references_of_distribution() r
+    FROM refs r
     JOIN insta_ids_internal.distribution d ON d.source = r.referring AND d.parent IS NULL AND d.key = ANY (r.columns)
     JOIN insta_ids_internal.distribution p ON p.source = r.referred AND p.source <> d.source
     WHERE NOT EXISTS (
-        SELECT FROM insta_ids_internal.references_of_distribution() o
+        SELECT FROM refs o
         JOIN insta_ids_internal.distribution q ON q.source = o.referred AND q.source <> d.source AND q.parent IS NULL
         WHERE o.referring = d.source
             AND q.key = o.referred_columns[pg_catalog.array_position(o.columns, d.key)])
@@ -280,26 +278,29 @@ BEGIN ATOMIC
     JOIN insta_ids_internal.distribution p ON p.source = d.parent AND p.number >= d.number;
 END;
 
--- Raises an error unless a source and its targets belong to one role, and the caller has the rights of that role. Raises an error,
+-- Raises an error unless each source and its targets belong to one role, and the caller has the rights of that role. Raises an error,
 -- too, if they have code of a role that lacks rights of the caller.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_distributable(going insta_ids_internal.distribution) RETURNS void
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_distributable(going insta_ids_internal.distribution[]) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    owner CONSTANT oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = going.source);
-    relations CONSTANT oid[] := ARRAY(
-        WITH RECURSIVE used AS (
-            (SELECT t.relation::oid AS oid FROM insta_ids_internal.targets_of(going) t
-            UNION SELECT going.source)
-            UNION SELECT i.inhrelid FROM used u JOIN pg_inherits i ON i.inhparent = u.oid
-        )
-        SELECT u.oid FROM used u WHERE u.oid IS NOT NULL);
+    relations oid[];
+    owners oid[];
     owned record;
 BEGIN
+    WITH RECURSIVE used AS (
+        SELECT g.source AS oid, c.relowner AS owner FROM unnest(going) g JOIN pg_class c ON c.oid = g.source
+        UNION SELECT t.relation, c.relowner
+        FROM unnest(going) g JOIN pg_class c ON c.oid = g.source CROSS JOIN LATERAL insta_ids_internal.targets_of(g) t
+    ), parts AS (
+        SELECT u.oid, u.owner FROM used u
+        UNION SELECT i.inhrelid, p.owner FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid
+    )
+    SELECT array_agg(p.oid), array_agg(p.owner) INTO relations, owners FROM parts p;
     PERFORM insta_ids_internal.require_own_code(relations);
     SELECT c.oid::regclass AS relation, c.relowner::regrole AS role INTO owned
-    FROM pg_class c
-    WHERE c.oid = ANY (relations) AND (c.relowner <> owner OR NOT pg_has_role(c.relowner, 'USAGE'))
+    FROM unnest(relations, owners) r (oid, owner) JOIN pg_class c ON c.oid = r.oid
+    WHERE c.relowner <> r.owner OR NOT pg_has_role(c.relowner, 'USAGE')
     ORDER BY c.oid LIMIT 1;
     IF FOUND THEN
         RAISE insufficient_privilege USING MESSAGE = format('table %s belongs to role %s', owned.relation, owned.role),
@@ -337,7 +338,7 @@ BEGIN
             MESSAGE = format('table "%s" of the shards gets rows of another table already', going.target),
             HINT = 'Name the target.';
     END IF;
-    PERFORM insta_ids_internal.require_distributable(going);
+    PERFORM insta_ids_internal.require_distributable(ARRAY[going]);
     reasons := ARRAY(SELECT insta_ids_internal.obstacles_of(going));
     IF cardinality(reasons) > 0 THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = format('table %s cannot be distributed', source),

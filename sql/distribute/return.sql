@@ -206,7 +206,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution) THEN
         RETURN;
     END IF;
-    PERFORM insta_ids_internal.require_distributable(d) FROM insta_ids_internal.distribution d;
+    PERFORM insta_ids_internal.require_distributable(ARRAY(SELECT d FROM insta_ids_internal.distribution d));
     is_switched := EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched');
     IF is_switched AND EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE NOT d.has_way_back) THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'writers were switched to the shards without a way back',

@@ -11,13 +11,24 @@ BEGIN
 END
 $$;
 
+-- Raises an error, because rows of the table have gone to the shards. It is the condition of a view, so it returns a boolean. The server
+-- evaluates it once for each statement, also for one that would find no row, because it is STABLE and depends on no column.
+CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_distributed_read(source text, target text) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE object_not_in_prerequisite_state USING MESSAGE = format('rows of table %s have gone to the shards', source),
+        HINT = format('Read table "%s" of the row''s shard.', target);
+END
+$$;
+
 -- Makes all writes to a source or its view fail: each statement, also one that finds no row, and each row that a subscription brings.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_source_writes(going insta_ids_internal.distribution) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     make CONSTANT text := 'CREATE TRIGGER %I %s INSERT OR UPDATE OR DELETE ON %s FOR EACH %s'
-        || format(' EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', going.target);
+        || replace(format(' EXECUTE FUNCTION insta_ids_internal.refuse_distributed_write(%L)', going.target), '%', '%%');
     part regclass;
 BEGIN
     EXECUTE format(make, 'insta_ids_distributed_row', 'BEFORE', going.source, 'ROW');
@@ -58,9 +69,28 @@ BEGIN
 END
 $$;
 
+-- Returns which of SELECT, INSERT, UPDATE and DELETE other roles may do with a table and its columns.
+CREATE OR REPLACE FUNCTION insta_ids_internal.privileges_on(relation regclass)
+    RETURNS TABLE (privileges text, role text, may_insert boolean)
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT string_agg(DISTINCT concat(a.privilege_type, p.columns), ', '),
+           CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, bool_or(a.privilege_type = 'INSERT')
+    FROM pg_class c
+    CROSS JOIN LATERAL (
+        SELECT c.relacl, NULL
+        UNION ALL
+        SELECT a.attacl, format(' (%I)', a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attnum > 0
+    ) p (acl, columns)
+    CROSS JOIN LATERAL aclexplode(p.acl) a
+    WHERE c.oid = relation AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE') AND a.grantee <> c.relowner
+    GROUP BY a.grantee;
+END;
+
 -- Creates a view of the rows of a source in all shards, under another name than the source's. A type of a shard's own is shown
--- as that of the source. Roles get the privileges that they have on the source and on its columns.
-CREATE OR REPLACE FUNCTION insta_ids_internal.make_view(going insta_ids_internal.distribution) RETURNS void
+-- as that of the source. Roles get the privileges that they have on the source and on its columns. With `refuses`, the view has the
+-- same columns, and each statement that reads it fails.
+CREATE OR REPLACE FUNCTION insta_ids_internal.make_view(going insta_ids_internal.distribution, refuses boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -76,24 +106,16 @@ DECLARE
     privileges text;
     role text;
 BEGIN
-    EXECUTE format('CREATE VIEW %s AS %s', name, (
-        SELECT string_agg(format('SELECT %s FROM %s t', columns, t.relation), ' UNION ALL ' ORDER BY t.shard)
-        FROM insta_ids_internal.targets_of(going) t));
+    EXECUTE format('CREATE VIEW %s AS %s', name, CASE
+        WHEN refuses THEN format('SELECT %s FROM %s t WHERE insta_ids_internal.refuse_distributed_read(%L, %L)', columns,
+            going.source, going.source::text, going.target)
+        ELSE (
+            SELECT string_agg(format('SELECT %s FROM %s t', columns, t.relation), ' UNION ALL ' ORDER BY t.shard)
+            FROM insta_ids_internal.targets_of(going) t) END);
     EXECUTE format('ALTER VIEW %s OWNER TO %s', name, (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = going.source));
     PERFORM insta_ids_internal.keep_to_owner(name::regclass);
-    FOR privileges, role IN
-        -- Without INSERT, those who write to the view would get another error than the hint to write to the shards.
-        SELECT string_agg(DISTINCT concat(a.privilege_type, p.columns), ', '),
-               CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
-        FROM pg_class c
-        CROSS JOIN LATERAL (
-            SELECT c.relacl, NULL
-            UNION ALL
-            SELECT a.attacl, format(' (%I)', a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attnum > 0
-        ) p (acl, columns)
-        CROSS JOIN LATERAL aclexplode(p.acl) a
-        WHERE c.oid = going.source AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE') AND a.grantee <> c.relowner
-        GROUP BY a.grantee
+    -- Without INSERT, clients that write to the view would get another error than the hint to write to the shards.
+    FOR privileges, role IN SELECT p.privileges, p.role FROM insta_ids_internal.privileges_on(going.source) p
     LOOP
         EXECUTE format('GRANT %s ON %s TO %s', privileges, name, role);
     END LOOP;
@@ -161,12 +183,13 @@ BEGIN
             HINT = 'CALL insta_ids.distribute(), and switch soon after.';
     END IF;
     -- A new table of users can refer to one of the sources.
-    PERFORM insta_ids_internal.require_no_obstacles();
+    PERFORM insta_ids_internal.require_no_obstacles('{}');
 END
 $$;
 
 CREATE OR REPLACE FUNCTION insta_ids.distribute_switch(
-        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms')
+        views boolean DEFAULT false, way_back boolean DEFAULT true, lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms',
+        refuse_reads boolean DEFAULT false)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET lock_timeout = 0 SET jit = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
@@ -175,7 +198,11 @@ DECLARE
     going insta_ids_internal.distribution;
     name name;
     new_view regclass;
+    locked_at bigint;
 BEGIN
+    IF views AND refuse_reads THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'views and refuse_reads cannot both be true';
+    END IF;
     PERFORM insta_ids_internal.require_read_committed();
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution(), insta_ids_internal.require_switchable(way_back);
@@ -188,8 +215,8 @@ BEGIN
         IF way_back THEN
             PERFORM insta_ids_internal.begin_return(going);
         END IF;
-        IF views THEN
-            PERFORM insta_ids_internal.make_view(going);
+        IF views OR refuse_reads THEN
+            PERFORM insta_ids_internal.make_view(going, refuse_reads);
         END IF;
     END LOOP;
     -- The tables of the shards refuse writers whose snapshot lacks rows that came from the sources.
@@ -205,15 +232,16 @@ BEGIN
         ARRAY(
             SELECT p FROM insta_ids_internal.distribution d, unnest(insta_ids_internal.with_partitions(d.source)) p
             UNION SELECT insta_ids_internal.tables_of_keys() ORDER BY 1),
-        CASE WHEN views OR EXISTS (SELECT FROM insta_ids_internal.ending_keys()) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END,
+        CASE WHEN views OR refuse_reads OR EXISTS (SELECT FROM insta_ids_internal.ending_keys()) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END,
         '{}', 'the distribution', lock_timeout, attempt);
+    locked_at := insta_ids_internal.steady_ms();
     PERFORM insta_ids_internal.apply_changes();
     -- The way back has noted what was just brought to the shards, too.
     PERFORM insta_ids_internal.forget_changes();
     FOR going IN SELECT * FROM insta_ids_internal.distribution d ORDER BY d.number LOOP
         UPDATE insta_ids_internal.distribution d SET step = 'switched', step_at = clock_timestamp(), has_way_back = way_back
         WHERE d.source = going.source;
-        IF views THEN
+        IF views OR refuse_reads THEN
             name := (SELECT c.relname FROM pg_class c WHERE c.oid = going.source);
             new_view := insta_ids_internal.view_name(going.source);
             EXECUTE format('ALTER TABLE %s RENAME TO %I', going.source, CASE
@@ -225,9 +253,10 @@ BEGIN
         PERFORM insta_ids_internal.refuse_source_writes(d) FROM insta_ids_internal.distribution d WHERE d.source = going.source;
     END LOOP;
     PERFORM insta_ids_internal.end_keys();
+    RAISE NOTICE 'distribute: writers have waited for % ms since the tables were locked', insta_ids_internal.steady_ms() - locked_at;
 END
 $$;
-COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, interval, interval) IS
+COMMENT ON FUNCTION insta_ids.distribute_switch(boolean, boolean, interval, interval, boolean) IS
     'lets writers go from the registered tables to the shards, after the last changes were brought there';
 
 CREATE OR REPLACE FUNCTION insta_ids.distribute_finish(lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms') RETURNS void

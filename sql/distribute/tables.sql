@@ -21,6 +21,23 @@ BEGIN ATOMIC
     WHERE c.conrelid = relation AND c.contype = 'p';
 END;
 
+-- Returns a sequence that a default uses, or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.sequence_of_default(attrdef oid) RETURNS regclass
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT min(q.oid)::regclass
+    FROM pg_catalog.pg_depend u JOIN pg_catalog.pg_class q ON q.oid = u.refobjid AND q.relkind = 'S'
+    WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = attrdef AND u.refclassid = 'pg_class'::regclass;
+END;
+
+-- Returns whether a foreign key is temporal or not enforced, as it can be from PostgreSQL 18 on.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_special_key("constraint" oid) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT coalesce(j ->> 'conperiod' = 'true', false) OR coalesce(j ->> 'conenforced' = 'false', false)
+    FROM pg_catalog.pg_constraint c CROSS JOIN LATERAL pg_catalog.to_jsonb(c) j WHERE c.oid = "constraint";
+END;
+
 -- Returns the names of columns by their numbers, in this order.
 CREATE OR REPLACE FUNCTION insta_ids_internal.names_of_columns(relation oid, numbers smallint[]) RETURNS name[]
     STABLE PARALLEL SAFE LANGUAGE sql
@@ -173,6 +190,41 @@ BEGIN
 END
 $$;
 
+-- Returns whether a foreign key between two tables always refers to a row of the same shard: the table goes with the other one by it, or both
+-- go by the same values.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_within_shard(
+        referring insta_ids_internal.distribution, referred insta_ids_internal.distribution, columns name[], referred_columns name[])
+    RETURNS boolean
+    STABLE PARALLEL SAFE LANGUAGE sql
+    RETURN coalesce(
+        referring.parent = referred.source AND columns = ARRAY[referring.key]
+            AND referred_columns = insta_ids_internal.primary_key_of(referred.source)
+        OR referring.parent IS NOT DISTINCT FROM referred.parent
+            AND referred.key = referred_columns[array_position(columns, referring.key)], false);
+
+-- Returns tables in an order in which each comes after those to which it refers. The foreign keys are given by their tables. Where they are
+-- a cycle, those that must be in this order are, which `musts` says.
+CREATE OR REPLACE FUNCTION insta_ids_internal.tables_in_order(tables regclass[], referring regclass[], referred regclass[], musts boolean[])
+    RETURNS regclass[]
+    STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ordered regclass[] := '{}';
+BEGIN
+    WHILE cardinality(ordered) < cardinality(tables) LOOP
+        ordered := ordered || (
+            SELECT t.relation
+            FROM unnest(tables) t (relation)
+            LEFT JOIN unnest(referring, referred, musts) k (referring, referred, must)
+                ON k.referring = t.relation AND k.referred <> t.relation AND k.referred <> ALL (ordered)
+            WHERE t.relation <> ALL (ordered)
+            GROUP BY t.relation
+            ORDER BY coalesce(bool_or(k.must), false), count(k.referred), t.relation::text LIMIT 1);
+    END LOOP;
+    RETURN ordered;
+END
+$$;
+
 -- Finds the parents of the registered tables, and orders the tables so that each comes after those to which it refers.
 CREATE OR REPLACE FUNCTION insta_ids_internal.order_distribution() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -195,16 +247,12 @@ BEGIN
         -- A table for which a parent was found may be one itself.
         EXIT WHEN NOT FOUND;
     END LOOP;
-    WITH RECURSIVE paths AS (
-        SELECT d.source, 0 AS depth FROM insta_ids_internal.distribution d
-        UNION
-        SELECT r.source, p.depth + 1
-        FROM paths p JOIN insta_ids_internal.references_of_distribution() r ON r.referred_source = p.source AND r.source <> p.source
-        -- A cycle of foreign keys would go on forever.
-        WHERE p.depth < (SELECT count(*) FROM insta_ids_internal.distribution)
-    ), numbered AS (
-        SELECT p.source, row_number() OVER (ORDER BY max(p.depth), p.source::text) AS number FROM paths p GROUP BY p.source
-    )
-    UPDATE insta_ids_internal.distribution d SET number = n.number FROM numbered n WHERE n.source = d.source;
+    UPDATE insta_ids_internal.distribution d SET number = array_position(o.sources, d.source)
+    FROM (
+        SELECT insta_ids_internal.tables_in_order(insta_ids_internal.distribution_sources(), array_agg(r.source), array_agg(r.referred_source),
+            array_agg(NOT r.is_of_source OR f.parent = r.referred_source)) AS sources
+        FROM insta_ids_internal.references_of_distribution() r JOIN insta_ids_internal.distribution f ON f.source = r.source
+        WHERE r.referred_source IS NOT NULL
+    ) o;
 END
 $$;

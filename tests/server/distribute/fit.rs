@@ -39,8 +39,8 @@ fn rows_that_do_not_fit_are_found_before_the_copy() {
         error.detail(),
         Some(
             "public.photos: Column \"id\" has the value 3000000000000000000, which is no ID of the row's shard. The shards accept other IDs below 811835045445632.\n\
-             public.users: Column \"name\" is NULL in the row with the primary key (51), and NOT NULL in the shards.\n\
-             public.likes: The row with the primary key (4711,2) refers to no row of table public.photos."
+             public.likes: The row with the primary key (4711,2) refers to no row of table public.photos.\n\
+             public.users: Column \"name\" is NULL in the row with the primary key (51), and NOT NULL in the shards."
         )
     );
     assert_eq!(
@@ -85,4 +85,53 @@ fn rows_that_do_not_fit_are_found_before_the_copy() {
     client.batch_execute("DROP VIEW names").unwrap();
     client.batch_execute("SELECT insta_ids.distribute_finish()").unwrap();
     assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids_internal.change"), 0);
+}
+
+/// A CHECK that only the shards have, one that is not validated in the old table, and a foreign key of the shards whose rows go to
+/// different shards.
+#[test]
+fn rows_that_violate_constraints_of_the_shards_are_found_before_the_copy() {
+    let cluster = Cluster::start("distribute_constraints");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "SELECT insta_ids.init(4);
+             CREATE FUNCTION is_short(t text) RETURNS boolean IMMUTABLE LANGUAGE sql RETURN length(t) < 8;
+             SELECT insta_ids.add_migration('1', $$
+                 CREATE TABLE users (id bigint PRIMARY KEY, name text CHECK (is_short(name)), age smallint CHECK (age > 0),
+                     size integer GENERATED ALWAYS AS (length(name)) STORED CHECK (size < 3));
+                 CREATE TABLE photos (id bigint PRIMARY KEY, user_id bigint NOT NULL REFERENCES users, by bigint REFERENCES users);
+             $$)",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE users (id bigint PRIMARY KEY, name text, age smallint);
+             CREATE TABLE photos (id bigint PRIMARY KEY, user_id bigint NOT NULL REFERENCES users, by bigint REFERENCES users);
+             INSERT INTO users SELECT n, 'user ' || n, n FROM generate_series(1, 50) n;
+             INSERT INTO users VALUES (99, 'a long name', NULL), (98, NULL, 0);
+             ALTER TABLE users ADD CHECK (age > 0) NOT VALID;
+             INSERT INTO photos SELECT n, n, CASE WHEN n <> 7 THEN n END FROM generate_series(1, 50) n;
+             INSERT INTO photos VALUES (51, 1, 2);
+             SELECT insta_ids.distribute_table('users', 'id'), insta_ids.distribute_table('photos', 'user_id')",
+        )
+        .unwrap();
+    let found = refused(&mut client, "CALL insta_ids.distribute()");
+    assert_eq!(
+        found.detail(),
+        Some(
+            "public.users: The row with the primary key (98) violates CHECK \"users_age_check\" of the shards.\n\
+             public.users: The row with the primary key (99) violates CHECK \"users_name_check\" of the shards.\n\
+             public.photos: The row with the primary key (51) refers to a row of table public.users in another shard, and foreign key \"photos_by_fkey\" of the shards does not allow that."
+        )
+    );
+    client
+        .batch_execute(
+            "UPDATE users SET name = '', age = NULL WHERE id > 97; DELETE FROM photos WHERE id = 51",
+        )
+        .unwrap();
+    // What the shards compute is not known before, and the copy says so.
+    let found = refused(&mut client, "CALL insta_ids.distribute()");
+    assert_eq!(found.constraint(), Some("users_size_check"));
 }

@@ -1,5 +1,6 @@
 //! Promise: the rows of the table that users start with go to the shards while clients write, and nothing is lost or doubled.
 
+mod application;
 mod faults;
 mod fit;
 mod keys;
@@ -7,6 +8,8 @@ mod kinds;
 mod load;
 mod many;
 mod parents;
+mod plan;
+mod reads;
 mod refusing;
 mod returning;
 mod snapshots;
