@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_distributed_read(source tex
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE object_not_in_prerequisite_state USING MESSAGE = format('rows of table %s have gone to the shards', source),
+    RAISE object_not_in_prerequisite_state USING MESSAGE = format('table %s cannot be read, because its rows have gone to the shards', source),
         HINT = format('Read table "%s" of the row''s shard.', target);
 END
 $$;

@@ -32,7 +32,7 @@ fn reads_of_old_tables_fail_if_that_is_wanted() {
                 (error.code().code(), error.message(), error.hint()),
                 (
                     "55000",
-                    "rows of table public.users have gone to the shards",
+                    "table public.users cannot be read, because its rows have gone to the shards",
                     Some("Read table \"users\" of the row's shard.")
                 ),
                 "{role}: {read}"
