@@ -19,6 +19,13 @@ COMMENT ON TYPE insta_ids.finding IS 'what check returns';
 -- With this privilege, a table of the type could be created, which locks the type.
 REVOKE USAGE ON TYPE insta_ids.finding FROM PUBLIC;
 
+-- Of the plan of a distribution: a foreign key with one column to the primary key of another table; a foreign key and what becomes of it;
+-- a column.
+CREATE TYPE insta_ids_internal.planned_link AS (
+    source regclass, "column" name, number smallint, is_not_null boolean, parent regclass);
+CREATE TYPE insta_ids_internal.planned_key AS (key insta_ids_internal.ended_key, fate text);
+CREATE TYPE insta_ids_internal.planned_column AS (relation regclass, number smallint);
+
 -- What other nodes answer. An answer that does not fit its type is no answer. See ask_fleet.
 -- Sums over all shards of all nodes stay within bigint.
 CREATE DOMAIN insta_ids_internal.count AS bigint NOT NULL CHECK (VALUE BETWEEN 0 AND 100000000000000);

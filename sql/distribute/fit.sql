@@ -24,16 +24,22 @@ BEGIN
                 WHERE s.conrelid = going.source AND s.contype = 'c' AND s.convalidated
                     AND pg_get_expr(s.conbin, s.conrelid) = pg_get_expr(k.conbin, k.conrelid))
     LOOP
-        EXECUTE format('SELECT t.insta_ids_key FROM (SELECT %s AS insta_ids_key, %s FROM %s s) t WHERE NOT (%s) LIMIT 1',
-            row_key, columns, going.source, next.condition) INTO found;
-        IF found IS NOT NULL THEN
-            RETURN NEXT format('The row with the primary key %s violates CHECK "%s" of the shards.', found, next.name);
-        END IF;
+        BEGIN
+            -- The condition can name the whole row by the name of its table.
+            EXECUTE format('SELECT %5$I.insta_ids_key FROM (SELECT %1$s AS insta_ids_key, %2$s FROM %3$s s) %5$I WHERE NOT (%4$s) LIMIT 1',
+                row_key, columns, going.source, next.condition, going.target) INTO found;
+            IF found IS NOT NULL THEN
+                RETURN NEXT format('The row with the primary key %s violates CHECK "%s" of the shards.', found, next.name);
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            RETURN NEXT format('CHECK "%s" of the shards fails for a row: %s', next.name, SQLERRM);
+        END;
     END LOOP;
 END
 $$;
 
--- Returns, for each foreign key of a target that can refer to a row of another shard, a row that does.
+-- Returns, for each foreign key of a target that can refer to a row of another shard, a row that does. For each that no validated foreign
+-- key of the source ensures, it returns a row that refers to no row.
 CREATE OR REPLACE FUNCTION insta_ids_internal.rows_that_cross(going insta_ids_internal.distribution, row_key text) RETURNS SETOF text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -43,12 +49,27 @@ DECLARE
 BEGIN
     FOR next IN
         SELECT r.name, r.referred_source AS referred, insta_ids_internal.column_list(r.columns, 's.') AS columns,
-               insta_ids_internal.column_list(r.referred_columns, 'r.') AS referred_columns
+               insta_ids_internal.column_list(r.referred_columns, 'r.') AS referred_columns,
+               NOT insta_ids_internal.is_within_shard(going, d, r.columns, r.referred_columns) AS can_cross,
+               NOT EXISTS (
+                   SELECT FROM pg_constraint c
+                   WHERE c.conrelid = going.source AND c.confrelid = r.referred_source AND c.contype = 'f' AND c.convalidated
+                       AND insta_ids_internal.names_of_columns(c.conrelid, c.conkey) = r.columns
+                       AND insta_ids_internal.names_of_columns(c.confrelid, c.confkey) = r.referred_columns
+                       AND NOT insta_ids_internal.is_special_key(c.oid)) AS can_be_lost
         FROM insta_ids_internal.references_of_distribution() r
         JOIN insta_ids_internal.distribution d ON d.source = r.referred_source
         WHERE r.source = going.source AND NOT r.is_of_source
-            AND NOT insta_ids_internal.is_within_shard(going, d, r.columns, r.referred_columns)
+            AND (going.parent = r.referred_source AND r.columns = ARRAY[going.key]) IS NOT TRUE
     LOOP
+        IF next.can_be_lost THEN
+            EXECUTE format('SELECT %s FROM %s s WHERE (%s) IS NOT NULL AND NOT EXISTS (SELECT FROM %s r WHERE (%3$s) = (%5$s)) LIMIT 1', row_key,
+                going.source, next.columns, next.referred, next.referred_columns) INTO found;
+            IF found IS NOT NULL THEN
+                RETURN NEXT format('The row with the primary key %s refers to no row of table %s.', found, next.referred);
+            END IF;
+        END IF;
+        CONTINUE WHEN NOT next.can_cross;
         EXECUTE format('SELECT %s FROM %s s JOIN %s r ON (%s) = (%s) WHERE %s <> %s LIMIT 1', row_key, going.source, next.referred,
             next.columns, next.referred_columns, insta_ids_internal.shard_expression(going.source, 's'),
             insta_ids_internal.shard_expression(next.referred, 'r')) INTO found;

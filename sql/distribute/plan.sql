@@ -2,7 +2,7 @@
 
 -- Returns the foreign keys between these tables that can say where a row goes: those with one column, to the primary key of another table.
 CREATE OR REPLACE FUNCTION insta_ids_internal.links_between(tables regclass[])
-    RETURNS TABLE (source regclass, "column" name, number smallint, is_not_null boolean, parent regclass)
+    RETURNS SETOF insta_ids_internal.planned_link
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT c.conrelid::regclass, a.attname, a.attnum, a.attnotnull, c.confrelid::regclass
@@ -32,6 +32,7 @@ AS $$
 DECLARE
     planned insta_ids_internal.distribution[];
     before insta_ids_internal.distribution[];
+    links CONSTANT insta_ids_internal.planned_link[] := ARRAY(SELECT insta_ids_internal.links_between(tables));
     reachable regclass[];
 BEGIN
     planned := ARRAY(
@@ -40,13 +41,13 @@ BEGIN
         JOIN pg_class c ON c.oid = t.relation
         LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = key AND a.attnum > 0 AND NOT a.attisdropped
         CROSS JOIN LATERAL (SELECT coalesce((keys ->> c.relname)::name, CASE WHEN EXISTS (
-                SELECT FROM insta_ids_internal.links_between(tables) l WHERE l.parent = t.relation AND l."column" = key)
+                SELECT FROM unnest(links) l WHERE l.parent = t.relation AND l."column" = key)
             THEN (insta_ids_internal.primary_key_of(t.relation))[1] ELSE a.attname END)) k (name)
         WHERE k.name IS NOT NULL);
     reachable := ARRAY(
         WITH RECURSIVE reached AS (
             SELECT p.source FROM unnest(planned) p
-            UNION SELECT l.source FROM reached r JOIN insta_ids_internal.links_between(tables) l ON l.parent = r.source
+            UNION SELECT l.source FROM reached r JOIN unnest(links) l ON l.parent = r.source
         )
         SELECT r.source FROM reached r);
     LOOP
@@ -56,7 +57,7 @@ BEGIN
             SELECT insta_ids_internal.planned_source(o.source, o."column", NULL, 0)
             FROM (
                 SELECT l.*, row_number() OVER (PARTITION BY l.source ORDER BY l.is_not_null DESC, l.number) AS place
-                FROM insta_ids_internal.links_between(tables) l WHERE l.parent = ANY (reachable)
+                FROM unnest(links) l WHERE l.parent = ANY (reachable)
             ) o
             CROSS JOIN LATERAL (SELECT ARRAY(SELECT p.source FROM unnest(planned) p)) p (sources)
             WHERE o.source <> ALL (p.sources) AND o.parent = ANY (p.sources)
@@ -69,7 +70,7 @@ BEGIN
         planned := ARRAY(
             SELECT insta_ids_internal.planned_source(p.source, p.key, (
                 SELECT min(q.source::oid)::regclass
-                FROM insta_ids_internal.links_between(tables) l JOIN unnest(before) q ON q.source = l.parent
+                FROM unnest(links) l JOIN unnest(before) q ON q.source = l.parent
                 WHERE l.source = p.source AND l."column" = p.key
                     AND (insta_ids_internal.primary_key_of(q.source) <> ARRAY[q.key] OR q.parent IS NOT NULL)), 0)
             FROM unnest(before) p);
@@ -128,6 +129,14 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.plan_of_migration(ddl text, suffix
         lpad((ahead + 1 + (SELECT coalesce(max(m.number), 0) FROM insta_ids_internal.migration m))::text, 4, '0') || ' ' || suffix,
         CASE WHEN position('$ddl$' IN ddl) > 0 THEN quote_literal(ddl) ELSE format(E'$ddl$\n%s\n$ddl$', ddl) END, arguments);
 
+-- Returns how many shards create_shards() and migrate() can take at once. A shard takes fewer locks than this while it is made, and other
+-- sessions need some, too.
+CREATE OR REPLACE FUNCTION insta_ids_internal.plan_batch(planned insta_ids_internal.distribution[]) RETURNS integer
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN greatest(1, least(50, insta_ids_internal.lock_capacity() / 2 / (
+        SELECT sum(8 + 4 * (SELECT count(*) FROM pg_catalog.pg_index i WHERE i.indrelid = t.relation))
+        FROM unnest(planned) p CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(p.source)) t (relation))));
+
 -- Returns the steps that make the tables of the shards ready for rows. `since` is NULL if the shards have the tables, of an earlier
 -- distribution: then its foreign keys go away that would act while rows are copied.
 CREATE OR REPLACE FUNCTION insta_ids_internal.plan_of_shards(planned insta_ids_internal.distribution[], since timestamptz)
@@ -136,27 +145,27 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.plan_of_shards(planned insta_ids_i
 AS $$
 DECLARE
     shards CONSTANT integer := (insta_ids_internal.require_config()).shards;
-    -- A shard takes fewer locks than this while it is made, and other sessions need some, too.
-    batch CONSTANT integer := greatest(1, least(50, insta_ids_internal.lock_capacity() / 2 / (
-        SELECT sum(8 + 4 * (SELECT count(*) FROM pg_index i WHERE i.indrelid = t.relation))
-        FROM unnest(planned) p CROSS JOIN LATERAL unnest(insta_ids_internal.with_partitions(p.source)) t (relation))));
+    batch CONSTANT integer := insta_ids_internal.plan_batch(planned);
     former text;
 BEGIN
     IF since IS NULL THEN
         former := (
-            SELECT string_agg(format('ALTER TABLE %I DROP CONSTRAINT %I', p.target, c.conname), E';\n')
-            FROM insta_ids_internal.planned_keys(planned) k
-            JOIN unnest(planned) p ON p.source = (k.key).relation
-            JOIN pg_constraint c ON c.conrelid = to_regclass(insta_ids_internal.target_in(p.target, 0)) AND c.conname = (k.key).name
-            WHERE k.fate = 'after the switch');
+            SELECT string_agg(format('ALTER TABLE %I DROP CONSTRAINT %I', f.target, c.conname), E';\n' ORDER BY f.number, c.conname)
+            FROM unnest(planned) f
+            JOIN pg_constraint c ON c.conrelid = to_regclass(insta_ids_internal.target_in(f.target, 0)) AND c.contype = 'f'
+            LEFT JOIN unnest(planned) r ON c.confrelid = to_regclass(insta_ids_internal.target_in(r.target, 0))
+            WHERE c.confdeltype <> ALL ('{a,r}') OR c.confupdtype <> ALL ('{a,r}') OR f.number > r.number IS NOT TRUE
+                OR insta_ids_internal.names_of_columns(c.confrelid, c.confkey) <> insta_ids_internal.primary_key_of(c.confrelid));
         RETURN QUERY
         SELECT 'migration', insta_ids_internal.plan_of_migration(former, 'no foreign keys', 0), 'Foreign keys that would act while rows are copied.'
         WHERE former IS NOT NULL;
     ELSE
         RETURN QUERY
         SELECT 'migration', insta_ids_internal.plan_of_migration(insta_ids_internal.planned_migration(planned), 'distributed tables', 0,
-                format(', ids_since => %L', to_char(since, 'YYYY-MM-DD HH24:MI:SSOF'))),
-            'The tables of a shard. Numbers below the IDs of ids_since are accepted as they are.';
+                format(', ids_since => %L', since)),
+            'The tables of a shard. Numbers below the IDs of ids_since are accepted as they are.'
+        WHERE NOT EXISTS (
+            SELECT FROM insta_ids_internal.migration m WHERE btrim(m.ddl, E'\n') = insta_ids_internal.planned_migration(planned));
     END IF;
     RETURN QUERY
     SELECT 'shards', format('CALL insta_ids.create_shards(0, %s, batch => %s)', shards - 1, batch), format('Creates %s shards on this server.', shards)
@@ -199,7 +208,7 @@ BEGIN
     SELECT 'keys', insta_ids_internal.plan_of_migration(later, 'foreign keys', migrations), 'Foreign keys that would act while rows are copied.', NULL, NULL
     WHERE later IS NOT NULL
     UNION ALL
-    SELECT 'keys', 'CALL insta_ids.migrate()', 'Adds these foreign keys to the shards.', NULL, NULL
+    SELECT 'keys', format('CALL insta_ids.migrate(batch => %s)', insta_ids_internal.plan_batch(planned)), 'Adds these foreign keys to the shards.', NULL, NULL
     WHERE later IS NOT NULL
     UNION ALL
     SELECT 'finish', 'SELECT insta_ids.distribute_finish()', 'Drops the old tables. There is no way back after it.', NULL, NULL;
@@ -209,7 +218,9 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids.distribute_plan(
         tables regclass[] DEFAULT NULL, key name DEFAULT NULL, schema regnamespace DEFAULT NULL, keys jsonb DEFAULT '{}')
     RETURNS TABLE (step integer, action text, statement text, why text, rows bigint, bytes bigint)
-    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    -- The texts must mean the same in all sessions.
+    VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO'
+    SET intervalstyle = 'postgres' SET extra_float_digits = 1 SET bytea_output = 'hex'
 AS $$
 DECLARE
     chosen CONSTANT regclass[] := ARRAY(
@@ -220,14 +231,22 @@ DECLARE
     since timestamptz;
     unknown text;
 BEGIN
-    IF num_nulls(key, keys) > 0 OR num_nonnulls(tables, schema) <> 1 OR array_position(tables, NULL) IS NOT NULL THEN
+    IF num_nulls(key, keys) > 0 OR num_nonnulls(tables, schema) <> 1
+        OR EXISTS (SELECT FROM unnest(tables) t WHERE t IS NULL)
+    THEN
         RAISE null_value_not_allowed USING MESSAGE = 'key, and either tables or schema, must be given';
-    END IF;
-    IF jsonb_typeof(keys) <> 'object' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'keys is no JSON object',
+    ELSIF jsonb_typeof(keys) <> 'object' OR jsonb_path_exists(keys, 'strict $.* ? (@.type() != "string")') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'keys is no JSON object of texts',
             DETAIL = 'It has the column of a table by the table''s name: {"likes": "photo_id"}.';
+    ELSIF EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step <> 'registered') THEN
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'tables are being distributed already',
+            HINT = 'See insta_ids.distributions.';
     END IF;
     PERFORM insta_ids_internal.require_config();
+    unknown := (SELECT min(c.oid::regclass::text) FROM pg_class c WHERE c.oid = ANY (chosen::oid[]) AND c.relkind <> ALL ('{r,p}'));
+    IF unknown IS NOT NULL THEN
+        RAISE wrong_object_type USING MESSAGE = format('%s is no ordinary or partitioned table', unknown);
+    END IF;
     unknown := (
         SELECT min(k.name) FROM jsonb_object_keys(keys) k (name)
         WHERE k.name NOT IN (SELECT c.relname FROM pg_class c WHERE c.oid = ANY (chosen::oid[])));
@@ -238,7 +257,9 @@ BEGIN
     IF planned = '{}' THEN
         RAISE undefined_column USING MESSAGE = format('no table has column "%s"', key);
     END IF;
-    PERFORM insta_ids_internal.require_distributable(planned);
+    PERFORM insta_ids_internal.require_distributable(planned),
+        -- The plan alters these tables, too.
+        insta_ids_internal.require_own_code(ARRAY(SELECT n.relation FROM insta_ids_internal.narrow_columns(planned) n)::oid[]);
     IF EXISTS (SELECT FROM unnest(planned) p WHERE to_regclass(insta_ids_internal.target_in(p.target, 0)) IS NULL) THEN
         since := insta_ids_internal.plan_since(planned);
     END IF;

@@ -1,7 +1,7 @@
 -- From one table to many shards: the text of the migration that a plan proposes. What it creates has no schema. What it uses is named with
 -- its schema, because these functions run with an empty search_path.
 
--- Returns the columns of a source that get IDs of the shards: integers that a sequence fills.
+-- Returns the columns of a source that get IDs of the shards: integers that nextval() or an identity fills.
 CREATE OR REPLACE FUNCTION insta_ids_internal.numbered_columns(source regclass) RETURNS SETOF smallint
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
@@ -10,13 +10,13 @@ BEGIN ATOMIC
     LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped
         AND a.atttypid = ANY (ARRAY['smallint', 'integer', 'bigint']::regtype[])
-        AND (a.attidentity <> '' OR insta_ids_internal.sequence_of_default(d.oid) IS NOT NULL);
+        AND (a.attidentity <> '' OR insta_ids_internal.is_next_value(d.oid));
 END;
 
 -- Returns the columns that have to be a bigint, because they get IDs of the shards or refer to such a column, and are a smaller integer.
 -- The tables that stay have such columns, too.
 CREATE OR REPLACE FUNCTION insta_ids_internal.narrow_columns(planned insta_ids_internal.distribution[])
-    RETURNS TABLE (relation regclass, number smallint)
+    RETURNS SETOF insta_ids_internal.planned_column
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     WITH RECURSIVE ids AS (
@@ -36,9 +36,9 @@ BEGIN ATOMIC
     WHERE b.type = ANY (ARRAY['smallint', 'integer']::regtype[]);
 END;
 
--- Returns the columns of a source as CREATE TABLE has them.
+-- Returns the columns of a source as CREATE TABLE has them. Those that are `narrow` become a bigint.
 CREATE OR REPLACE FUNCTION insta_ids_internal.planned_columns(
-        going insta_ids_internal.distribution, planned insta_ids_internal.distribution[]) RETURNS SETOF text
+        going insta_ids_internal.distribution, narrow insta_ids_internal.planned_column[]) RETURNS SETOF text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT concat_ws(' ',
@@ -54,7 +54,7 @@ BEGIN ATOMIC
     FROM pg_attribute a
     JOIN pg_type t ON t.oid = a.atttypid
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    LEFT JOIN insta_ids_internal.narrow_columns(planned) n ON n.relation = a.attrelid AND n.number = a.attnum
+    LEFT JOIN unnest(narrow) n ON n.relation = a.attrelid AND n.number = a.attnum
     WHERE a.attrelid = going.source AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attnum;
 END;
@@ -75,7 +75,7 @@ END;
 -- shard and nothing prevents that rows are copied; it can be added `after the switch`; it `crosses shards`; it refers to, or is of, a table
 -- that `stays`; or it is of a kind that is `not carried`.
 CREATE OR REPLACE FUNCTION insta_ids_internal.planned_keys(planned insta_ids_internal.distribution[])
-    RETURNS TABLE (key insta_ids_internal.ended_key, fate text)
+    RETURNS SETOF insta_ids_internal.planned_key
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     WITH parts AS MATERIALIZED (
@@ -123,29 +123,59 @@ BEGIN ATOMIC
     WHERE NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.oid AND c.conrelid = p.oid)
     UNION ALL
     SELECT format('CREATE STATISTICS %I%s ON %s FROM %I', s.stxname,
-        (SELECT format(' (%s)', string_agg(CASE k WHEN 'd' THEN 'ndistinct' WHEN 'f' THEN 'dependencies' ELSE 'mcv' END, ', '))
-         FROM unnest(s.stxkind) k WHERE k <> 'e' AND cardinality(s.stxkind) > 1),
-        pg_get_statisticsobjdef_columns(s.oid), going.target)
-    FROM pg_statistic_ext s WHERE s.stxrelid = going.source
+        (SELECT ' (' || string_agg(CASE k WHEN 'd' THEN 'ndistinct' WHEN 'f' THEN 'dependencies' ELSE 'mcv' END, ', ') || ')'
+         FROM unnest(s.stxkind) k WHERE k <> 'e'),
+        pg_get_statisticsobjdef_columns(s.oid), p.relname)
+    FROM unnest(insta_ids_internal.with_partitions(going.source)) t (relation)
+    JOIN pg_class p ON p.oid = t.relation
+    JOIN pg_statistic_ext s ON s.stxrelid = t.relation
     UNION ALL
-    SELECT format('GRANT %s ON %I TO %s', g.privileges, going.target, g.role) FROM insta_ids_internal.privileges_on(going.source) g;
+    SELECT format('GRANT %s ON %I TO %s', g.privileges, p.relname, g.role)
+    FROM unnest(insta_ids_internal.with_partitions(going.source)) t (relation)
+    JOIN pg_class p ON p.oid = t.relation
+    CROSS JOIN LATERAL insta_ids_internal.privileges_on(t.relation) g;
+END;
+
+-- Returns the statements that give the partitions of a source, in a shard, what they do not inherit.
+CREATE OR REPLACE FUNCTION insta_ids_internal.planned_differences(going insta_ids_internal.distribution) RETURNS SETOF text
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH parts AS (
+        SELECT c.oid, c.relname, i.inhparent FROM pg_partition_tree(going.source) t JOIN pg_class c ON c.oid = t.relid JOIN pg_inherits i ON i.inhrelid = c.oid
+        ORDER BY t.level, c.relname
+    )
+    SELECT format('ALTER TABLE %I ADD CONSTRAINT %I %s', p.relname, k.conname, pg_get_constraintdef(k.oid))
+    FROM parts p JOIN pg_constraint k ON k.conrelid = p.oid AND k.contype IN ('p', 'u', 'c', 'x') AND k.coninhcount = 0 AND k.conparentid = 0
+    UNION ALL
+    SELECT format('ALTER TABLE %I ALTER COLUMN %I %s', p.relname, a.attname, x.change)
+    FROM parts p
+    JOIN pg_attribute a ON a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    JOIN pg_attribute b ON b.attrelid = p.inhparent AND b.attname = a.attname
+    LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    LEFT JOIN pg_attrdef e ON e.adrelid = b.attrelid AND e.adnum = b.attnum
+    CROSS JOIN LATERAL (VALUES
+        (a.attnotnull AND NOT b.attnotnull AND a.attname <> going.key, 'SET NOT NULL'),
+        (pg_get_expr(d.adbin, d.adrelid) IS DISTINCT FROM pg_get_expr(e.adbin, e.adrelid) AND NOT insta_ids_internal.is_next_value(d.oid),
+            coalesce('SET DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), 'DROP DEFAULT'))) x (is_needed, change)
+    WHERE x.is_needed;
 END;
 
 -- Returns the statements that create the table of a source in a shard, with its partitions.
 CREATE OR REPLACE FUNCTION insta_ids_internal.planned_table(
-        going insta_ids_internal.distribution, planned insta_ids_internal.distribution[]) RETURNS SETOF text
+        going insta_ids_internal.distribution, narrow insta_ids_internal.planned_column[], keys insta_ids_internal.planned_key[])
+    RETURNS SETOF text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE WHEN t.relid = going.source
         THEN format(E'CREATE TABLE %I (\n    %s\n)', going.target, array_to_string(ARRAY(
-            SELECT insta_ids_internal.planned_columns(going, planned)
+            SELECT insta_ids_internal.planned_columns(going, narrow)
         ) || ARRAY(
             SELECT format('CONSTRAINT %I %s', k.conname, pg_get_constraintdef(k.oid))
             FROM pg_constraint k WHERE k.conrelid = going.source AND k.contype IN ('p', 'u', 'c', 'x')
             ORDER BY k.contype <> 'p', k.conname
         ) || ARRAY(
             SELECT insta_ids_internal.planned_key(k.key)
-            FROM insta_ids_internal.planned_keys(planned) k WHERE k.fate = 'in the shards' AND (k.key).relation = going.source
+            FROM unnest(keys) k WHERE k.fate = 'in the shards' AND (k.key).relation = going.source
         ), E',\n    '))
         ELSE format('CREATE TABLE %I PARTITION OF %I %s', c.relname, p.relname, pg_get_expr(c.relpartbound, c.oid)) END
         || coalesce(' PARTITION BY ' || pg_get_partkeydef(c.oid), '')
@@ -172,16 +202,23 @@ END;
 CREATE OR REPLACE FUNCTION insta_ids_internal.planned_migration(planned insta_ids_internal.distribution[]) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
+    WITH whole AS MATERIALIZED (
+        SELECT ARRAY(SELECT insta_ids_internal.narrow_columns(planned)) AS narrow, ARRAY(SELECT insta_ids_internal.planned_keys(planned)) AS keys
+    )
     SELECT pg_catalog.string_agg(s.statement, E';\n' ORDER BY s.part, s.number, s.place)
     FROM (
         SELECT 1 AS part, p.number, t.place, t.statement
-        FROM pg_catalog.unnest(planned) p
-        CROSS JOIN LATERAL insta_ids_internal.planned_table(p, planned) WITH ORDINALITY t (statement, place)
+        FROM whole w CROSS JOIN pg_catalog.unnest(planned) p
+        CROSS JOIN LATERAL insta_ids_internal.planned_table(p, w.narrow, w.keys) WITH ORDINALITY t (statement, place)
         UNION ALL
-        SELECT 2, p.number, e.place, e.statement
+        SELECT 2, p.number, d.place, d.statement
+        FROM pg_catalog.unnest(planned) p
+        CROSS JOIN LATERAL insta_ids_internal.planned_differences(p) WITH ORDINALITY d (statement, place)
+        UNION ALL
+        SELECT 3, p.number, e.place, e.statement
         FROM pg_catalog.unnest(planned) p
         CROSS JOIN LATERAL insta_ids_internal.planned_extras(p) WITH ORDINALITY e (statement, place)
         UNION ALL
-        SELECT 3, 0, g.place, g.statement FROM insta_ids_internal.planned_grants(planned) WITH ORDINALITY g (statement, place)
+        SELECT 4, 0, g.place, g.statement FROM insta_ids_internal.planned_grants(planned) WITH ORDINALITY g (statement, place)
     ) s;
 END;

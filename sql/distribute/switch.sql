@@ -12,7 +12,7 @@ END
 $$;
 
 -- Raises an error, because rows of the table have gone to the shards. It is the condition of a view, so it returns a boolean. The server
--- evaluates it once for each statement, also for one that would find no row, because it is STABLE and depends on no column.
+-- evaluates it once for each scan, before it looks for a row, because it is STABLE and depends on no column.
 CREATE OR REPLACE FUNCTION insta_ids_internal.refuse_distributed_read(source text, target text) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

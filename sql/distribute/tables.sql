@@ -30,6 +30,13 @@ BEGIN ATOMIC
     WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = attrdef AND u.refclassid = 'pg_class'::regclass;
 END;
 
+-- Returns whether a default is the next value of a sequence, and nothing else.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_next_value(attrdef oid) RETURNS boolean
+    STABLE PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    RETURN coalesce((
+        SELECT pg_get_expr(d.adbin, d.adrelid) = format('nextval(%L::regclass)', insta_ids_internal.sequence_of_default(d.oid)::text)
+        FROM pg_attrdef d WHERE d.oid = attrdef), false);
+
 -- Returns whether a foreign key is temporal or not enforced, as it can be from PostgreSQL 18 on.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_special_key("constraint" oid) RETURNS boolean
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
