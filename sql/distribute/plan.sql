@@ -199,7 +199,7 @@ BEGIN
     FROM unnest(planned) p CROSS JOIN LATERAL insta_ids_internal.size_of_source(p.source) e ORDER BY p.number;
     RETURN QUERY
     SELECT 'copy', 'CALL insta_ids.distribute()', format('Copies and compares all rows while clients go on: about %s at 60,000 rows/s, with %s of disk until the finish and %s of WAL.',
-            make_interval(secs => 1 + ceil(sum(e.rows) / 60000.0)::integer), pg_size_pretty(sum(e.bytes)), pg_size_pretty(2 * sum(e.bytes))),
+            make_interval(secs => 1 + ceil(sum(e.rows) / 60000.0)::integer), pg_size_pretty(sum(e.bytes)), pg_size_pretty(4 * sum(e.bytes))),
         sum(e.rows)::bigint, sum(e.bytes)::bigint
     FROM unnest(planned) p CROSS JOIN LATERAL insta_ids_internal.size_of_source(p.source) e;
     RETURN QUERY

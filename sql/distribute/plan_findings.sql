@@ -141,11 +141,11 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.plan_notes(tables regclass[], plan
     RETURNS TABLE (action text, why text)
     STABLE STRICT PARALLEL SAFE LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT 'stays', format('Table %s: it has no such column, and no foreign key with one column to the primary key of a table that goes. `keys` can name a column.', t.relation)
+    SELECT 'stays', format('Table %s: it has no column for its shard, and no foreign key with one column to the primary key of a distributed table. `keys` can name a column.', t.relation)
     FROM unnest(tables) t (relation) WHERE t.relation NOT IN (SELECT p.source FROM unnest(planned) p)
     UNION ALL
     SELECT 'ends', format('Foreign key "%s" of table %s %s: %s', (k.key).name, (k.key).relation, CASE k.fate
-            WHEN 'stays' THEN 'ends with the switch, because only one of the two tables goes to the shards'
+            WHEN 'stays' THEN 'ends with the switch, because only one of the two tables is distributed'
             WHEN 'crosses shards' THEN 'is not in the shards, because it can refer to a row in another shard'
             ELSE 'is not in the shards, because it is temporal, not enforced, or of a partition' END,
         insta_ids_internal.definition_of_key(k.key, (k.key).referred::text))
