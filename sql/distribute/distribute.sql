@@ -184,6 +184,7 @@ AS $$
 DECLARE
     pause_ms integer;
     sources pg_catalog.regclass[];
+    next pg_catalog.regclass;
     is_switched boolean;
 BEGIN
     CALL insta_ids_internal.new_transaction();
@@ -207,9 +208,12 @@ BEGIN
 
     -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
     UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
-    CALL insta_ids_internal.begin_batch(sources);
-    PERFORM insta_ids_internal.require_rows_in_shards(o.d)
-    FROM (SELECT d FROM insta_ids_internal.distribution d ORDER BY d.number) o;
+    -- Each table has a transaction of its own, so that VACUUM is held back for one table only, and other sessions see how far it is.
+    FOREACH next IN ARRAY ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.number) LOOP
+        CALL insta_ids_internal.begin_batch(sources);
+        PERFORM insta_ids_internal.require_rows_in_shards(d)
+        FROM insta_ids_internal.distribution d WHERE d.source OPERATOR(pg_catalog.=) next::pg_catalog.oid;
+    END LOOP;
     -- Much has changed while all rows were compared.
     CALL insta_ids_internal.apply_in_rounds(sources);
 END

@@ -145,7 +145,7 @@ BEGIN
     IF cardinality(reasons) > 0 THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'rows of the registered tables do not fit into the shards',
             DETAIL = array_to_string(reasons, E'\n'),
-            HINT = 'Correct the rows. For IDs, drop the shards, add the migration again with a later ids_since, and create the shards again.';
+            HINT = 'Correct the rows. Give new IDs to rows that shards have made before. If other IDs are too large, drop the shards, add the migration again with a later ids_since, and create the shards again.';
     END IF;
 END
 $$;
