@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postgres::{Client, NoTls};
 use support::{Chance, Cluster, count, texts};
@@ -34,8 +34,13 @@ pub(super) fn application(name: &str) -> Cluster {
 
 /// A session of the owner of the tables, as soon as the server takes one.
 pub(super) fn session(cluster: &Cluster) -> Client {
-    cluster.reconnect();
-    cluster.config().user("app").connect(NoTls).unwrap()
+    loop {
+        cluster.reconnect();
+        // The server can be killed again meanwhile.
+        if let Ok(client) = cluster.config().user("app").connect(NoTls) {
+            return client;
+        }
+    }
 }
 
 /// The statements of a plan with their kinds.
@@ -216,6 +221,8 @@ impl Writer {
             if !self.once(&mut app) {
                 app = session(cluster);
             }
+            // With more than 10,000 changes that wait, the switch is refused.
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -295,8 +302,7 @@ fn forward(cluster: &Cluster, plan: &[(String, String)], writers: &mut [Writer],
         insist(cluster, "CALL insta_ids.distribute(lock_timeout => '1min')", 0, "SELECT 0::bigint");
         insist(cluster, "SELECT insta_ids.distribute_switch(lock_timeout => '1min')", kills, SWITCHED);
         run(cluster, &["keys"]);
-        let until = Instant::now() + Duration::from_secs(1);
-        thread::sleep(until.saturating_duration_since(Instant::now()));
+        thread::sleep(Duration::from_secs(1));
     });
 }
 
