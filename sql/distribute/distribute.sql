@@ -18,13 +18,21 @@ BEGIN
 END
 $$;
 
+-- Returns how many locks a batch needs at most, if each shard has tables like these. A transaction locks each target with its indexes and
+-- TOAST table.
+CREATE OR REPLACE FUNCTION insta_ids_internal.locks_to_distribute(tables regclass[]) RETURNS bigint
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (
+        SELECT 1000 + sum(4 + (SELECT count(*) FROM pg_index i WHERE i.indrelid = t.relation)) * c.shards
+        FROM unnest(tables) t (relation) CROSS JOIN insta_ids_internal.require_config() c GROUP BY c.shards)::bigint;
+
 -- Raises an error unless the registered tables and their rows can be distributed together, and the server has enough locks for it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_distribution() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     room CONSTANT bigint := insta_ids_internal.lock_capacity();
-    needed bigint := 1000;
+    needed bigint;
 BEGIN
     IF NOT EXISTS (SELECT FROM insta_ids_internal.distribution) THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'no table is registered',
@@ -37,10 +45,8 @@ BEGIN
     PERFORM insta_ids_internal.order_distribution(), insta_ids_internal.require_no_obstacles(insta_ids_internal.distribution_sources());
     -- distribute_abort() fences all shards.
     PERFORM insta_ids_internal.require_heaps(insta_ids_internal.schemas_of(ARRAY(SELECT s.shard FROM insta_ids_internal.shard s)), true);
-    -- A transaction locks each target with its indexes and TOAST table.
-    SELECT needed + sum((SELECT count(*) + 4 FROM pg_index i
-            WHERE i.indrelid = to_regclass(insta_ids_internal.target_in(d.target, 0))) * c.shards) INTO needed
-    FROM insta_ids_internal.distribution d, insta_ids_internal.config c;
+    needed := insta_ids_internal.locks_to_distribute(ARRAY(
+        SELECT to_regclass(insta_ids_internal.target_in(d.target, 0)) FROM insta_ids_internal.distribution d));
     IF needed > room THEN
         RAISE configuration_limit_exceeded USING MESSAGE = 'distributing these tables needs more locks than the server has',
             DETAIL = format('It needs %s, and the server has %s.', needed, room),
@@ -221,13 +227,13 @@ $$;
 COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval) IS
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
--- Returns an estimate of the rows of a table with its partitions, and the bytes of their heaps, indexes and TOAST tables.
-CREATE OR REPLACE FUNCTION insta_ids_internal.size_of_source(source regclass) RETURNS TABLE (rows bigint, bytes bigint)
+-- Returns an estimate of the rows of a table with its partitions. It does not lock the table, so
+-- monitoring does not wait for the switch.
+CREATE OR REPLACE FUNCTION insta_ids_internal.estimated_rows(source regclass) RETURNS bigint
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
-BEGIN ATOMIC
-    SELECT sum(greatest(c.reltuples, 0))::bigint, sum(pg_total_relation_size(c.oid))::bigint
-    FROM pg_class c WHERE c.oid = ANY (insta_ids_internal.with_partitions(source)::oid[]) AND c.relkind = 'r';
-END;
+    RETURN (
+        SELECT sum(greatest(c.reltuples, 0))::bigint FROM pg_class c
+        WHERE c.oid = ANY (insta_ids_internal.with_partitions(source)::oid[]) AND c.relkind = 'r');
 
 CREATE OR REPLACE VIEW insta_ids.distributions AS
 SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS rows_estimated, r.per_second AS rows_per_second,
@@ -239,7 +245,7 @@ SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS row
            ELSE 'CALL insta_ids.distribute()'
        END AS next
 FROM insta_ids_internal.distribution d
-CROSS JOIN LATERAL insta_ids_internal.size_of_source(d.source) e
+CROSS JOIN LATERAL (SELECT insta_ids_internal.estimated_rows(d.source) AS rows) e
 CROSS JOIN LATERAL (
     SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second
 ) r

@@ -146,6 +146,7 @@ AS $$
 DECLARE
     shards CONSTANT integer := (insta_ids_internal.require_config()).shards;
     batch CONSTANT integer := insta_ids_internal.plan_batch(planned);
+    tables CONSTANT text := CASE WHEN since IS NOT NULL THEN insta_ids_internal.planned_migration(planned) END;
     former text;
 BEGIN
     IF since IS NULL THEN
@@ -161,11 +162,9 @@ BEGIN
         WHERE former IS NOT NULL;
     ELSE
         RETURN QUERY
-        SELECT 'migration', insta_ids_internal.plan_of_migration(insta_ids_internal.planned_migration(planned), 'distributed tables', 0,
-                format(', ids_since => %L', since)),
+        SELECT 'migration', insta_ids_internal.plan_of_migration(tables, 'distributed tables', 0, format(', ids_since => %L', since)),
             'The tables of a shard. Numbers below the IDs of ids_since are accepted as they are.'
-        WHERE NOT EXISTS (
-            SELECT FROM insta_ids_internal.migration m WHERE btrim(m.ddl, E'\n') = insta_ids_internal.planned_migration(planned));
+        WHERE NOT EXISTS (SELECT FROM insta_ids_internal.migration m WHERE btrim(m.ddl, E'\n') = tables);
     END IF;
     RETURN QUERY
     SELECT 'shards', format('CALL insta_ids.create_shards(0, %s, batch => %s)', shards - 1, batch), format('Creates %s shards on this server.', shards)
@@ -192,16 +191,21 @@ DECLARE
         WHERE k.fate = 'after the switch');
 BEGIN
     RETURN QUERY
-    SELECT 'register', format('SELECT insta_ids.distribute_table(%L, %L)', p.source, p.key),
+    WITH sizes AS MATERIALIZED (
+        SELECT p.number, insta_ids_internal.estimated_rows(p.source) AS rows, (
+            SELECT sum(pg_total_relation_size(t)) FROM unnest(insta_ids_internal.with_partitions(p.source)) t)::bigint AS bytes
+        FROM unnest(planned) p
+    )
+    (SELECT 'register', format('SELECT insta_ids.distribute_table(%L, %L)', p.source, p.key),
         CASE WHEN p.parent IS NULL
             THEN format('A row goes to the shard ' || replace(insta_ids_internal.shard_call(insta_ids_internal.base_type(p.source, p.key)), 'pg_catalog.', ''), p.key, shards)
-            ELSE format('A row goes with the row of table %s to which its column "%s" refers.', p.parent, p.key) END, e.rows, e.bytes
-    FROM unnest(planned) p CROSS JOIN LATERAL insta_ids_internal.size_of_source(p.source) e ORDER BY p.number;
-    RETURN QUERY
-    SELECT 'copy', 'CALL insta_ids.distribute()', format('Copies and compares all rows while clients go on: about %s at 60,000 rows/s, with %s of disk until the finish and %s of WAL.',
-            make_interval(secs => 1 + ceil(sum(e.rows) / 60000.0)::integer), pg_size_pretty(sum(e.bytes)), pg_size_pretty(4 * sum(e.bytes))),
-        sum(e.rows)::bigint, sum(e.bytes)::bigint
-    FROM unnest(planned) p CROSS JOIN LATERAL insta_ids_internal.size_of_source(p.source) e;
+            ELSE format('A row goes with the row of table %s to which its column "%s" refers.', p.parent, p.key) END, z.rows, z.bytes
+    FROM unnest(planned) p JOIN sizes z ON z.number = p.number ORDER BY p.number)
+    UNION ALL
+    SELECT 'copy', 'CALL insta_ids.distribute()', format('Copies and compares all rows while clients work: about %s at 60,000 rows/s, with %s of disk until the finish and %s of WAL.',
+            make_interval(secs => 1 + ceil(sum(z.rows) / 60000.0)::integer), pg_size_pretty(sum(z.bytes)), pg_size_pretty(4 * sum(z.bytes))),
+        sum(z.rows)::bigint, sum(z.bytes)::bigint
+    FROM sizes z;
     RETURN QUERY
     SELECT 'switch', 'SELECT insta_ids.distribute_switch()', 'Writers wait for a fraction of a second, and write to the shards from then on.', NULL::bigint, NULL::bigint
     UNION ALL

@@ -95,10 +95,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.plan_obstacles(planned insta_ids_i
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    config CONSTANT insta_ids_internal.config := insta_ids_internal.require_config();
     going insta_ids_internal.distribution;
     nulls bigint;
-    needed bigint := 1000;
+    needed CONSTANT bigint := insta_ids_internal.locks_to_distribute(ARRAY(SELECT p.source FROM unnest(planned) p));
 BEGIN
     RETURN QUERY
     SELECT format('Role "%s" may not create schemas or temporary tables in this database. As its owner: GRANT CREATE, TEMPORARY ON DATABASE %I TO %I.',
@@ -113,7 +112,6 @@ BEGIN
                     going.source, going.key, nulls);
             END IF;
         END IF;
-        needed := needed + config.shards * (4 + (SELECT count(*) FROM pg_index i WHERE i.indrelid = going.source));
     END LOOP;
     RETURN QUERY
     SELECT insta_ids_internal.plan_obstacles_in_objects(planned)
