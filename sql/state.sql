@@ -313,14 +313,15 @@ CREATE TABLE insta_ids_internal.ended_key (
 SELECT pg_catalog.pg_extension_config_dump(
     'insta_ids_internal.ended_key', $$WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)$$);
 
--- Rows that have changed, in tables whose changes a distribution has to bring to other tables. note_change() writes here.
+-- Rows that have changed, in tables whose changes a distribution has to bring to other tables. note_change() writes here, up to 64
+-- changes in a row.
 CREATE TABLE insta_ids_internal.change (
-    -- The table of the row. If it is partitioned, this is the partition.
+    -- The table of the changed rows. If it is partitioned, this is the partition.
     relation regclass NOT NULL,
-    -- The primary key of the row, as texts, in the order of the source's primary key.
-    key text[] NOT NULL,
-    -- The value that the column that says the shard had before, as text. It is NULL for a row that is new, and in a shard.
-    placed_by text
+    -- Their primary keys, one after another, as texts, each in the order of the source's primary key.
+    keys text[] NOT NULL,
+    -- Of each, the value that the column that says the shard had before, as text. It is NULL for a row that is new, and in a shard.
+    placed_by text[] NOT NULL
 );
 -- The reason is the same as for insta_ids_internal.map.
 ALTER TABLE insta_ids_internal.change REPLICA IDENTITY FULL;

@@ -27,12 +27,16 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.take_changes(of_targets boolean) R
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM insta_ids_internal.write_noted_changes();
     CREATE TEMPORARY TABLE insta_ids_taken (source regclass, key text[], placed_by text) ON COMMIT DROP;
     WITH taken AS (
         DELETE FROM insta_ids_internal.change c USING insta_ids_internal.noted_tables() t
-        WHERE t.relation = c.relation AND t.is_target = of_targets RETURNING t.source, c.key, c.placed_by
+        WHERE t.relation = c.relation AND t.is_target = of_targets
+        RETURNING t.source, c.keys, c.placed_by, cardinality(c.keys) / cardinality(c.placed_by) AS width
     )
-    INSERT INTO pg_temp.insta_ids_taken SELECT DISTINCT t.source, t.key, t.placed_by FROM taken t;
+    INSERT INTO pg_temp.insta_ids_taken
+    SELECT DISTINCT t.source, t.keys[(n - 1) * t.width + 1:n * t.width], t.placed_by[n]
+    FROM taken t CROSS JOIN LATERAL generate_subscripts(t.placed_by, 1) n;
     IF NOT FOUND THEN
         DROP TABLE pg_temp.insta_ids_taken;
         RETURN false;
@@ -58,6 +62,7 @@ END;
 CREATE OR REPLACE FUNCTION insta_ids_internal.forget_changes() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
+    SELECT insta_ids_internal.write_noted_changes();
     DELETE FROM insta_ids_internal.change c USING insta_ids_internal.noted_tables() t WHERE t.relation = c.relation;
 END;
 

@@ -78,6 +78,11 @@ ALTER TABLE insta_ids_internal.change ENABLE ALWAYS TRIGGER require_owner;
 CREATE OR REPLACE FUNCTION insta_ids_internal.note_change() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_note_change';
 
+-- Writes what note_change() has noted in this transaction and not written yet. Who reads insta_ids_internal.change in a transaction that
+-- may have written to sources calls it before.
+CREATE OR REPLACE FUNCTION insta_ids_internal.write_noted_changes() RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_write_changes';
+
 -- Returns the arguments of note_change() for a source or, if `is_target`, for its targets.
 CREATE OR REPLACE FUNCTION insta_ids_internal.noted_columns(going insta_ids_internal.distribution, is_target boolean) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE sql

@@ -133,7 +133,8 @@ $$;
 CREATE OR REPLACE FUNCTION insta_ids_internal.changes_waiting() RETURNS bigint
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT count(*) FROM insta_ids_internal.change c JOIN insta_ids_internal.noted_tables() t ON t.relation = c.relation AND NOT t.is_target;
+    SELECT insta_ids_internal.write_noted_changes();
+    SELECT coalesce(sum(cardinality(c.placed_by)), 0) FROM insta_ids_internal.change c JOIN insta_ids_internal.noted_tables() t ON t.relation = c.relation AND NOT t.is_target;
 END;
 
 -- Returns how many rounds of apply_changes() in turn have left hardly fewer changes, of which `vain` came before the last one. That began
@@ -251,7 +252,7 @@ CROSS JOIN LATERAL (
 ) r
 -- After the switch, these are changes of the shards, which the way back has to bring.
 CROSS JOIN LATERAL (
-    SELECT count(*) AS changes
+    SELECT coalesce(sum(cardinality(n.placed_by)), 0) AS changes
     FROM insta_ids_internal.change n JOIN pg_class c ON c.oid = coalesce(pg_partition_root(n.relation), n.relation)
     WHERE CASE WHEN d.step = 'switched' THEN c.relname = d.target AND c.oid <> d.source ELSE c.oid = d.source END
 ) w;

@@ -7,6 +7,7 @@ mod keys;
 mod kinds;
 mod load;
 mod many;
+mod notes;
 mod parents;
 mod plan;
 mod reads;
@@ -110,9 +111,14 @@ impl Rows {
 
 /// A server with shards, and the tables that users start with.
 fn tables(name: &str) -> Cluster {
-    let cluster = Cluster::start(name);
+    tables_with(name, &[])
+}
+
+/// Like `tables`, with settings of the server.
+fn tables_with(name: &str, settings: &[&str]) -> Cluster {
+    let cluster = Cluster::with(name, settings);
     let mut client = cluster.connect();
-    client.batch_execute(&format!("SELECT insta_ids.init({SHARDS})")).unwrap();
+    client.batch_execute(&format!("CREATE EXTENSION insta_ids; SELECT insta_ids.init({SHARDS})")).unwrap();
     client.batch_execute(MIGRATION).unwrap();
     client.batch_execute(&format!("CALL insta_ids.create_shards(0, {})", SHARDS - 1)).unwrap();
     client.batch_execute(TABLES).unwrap();
