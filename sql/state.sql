@@ -293,7 +293,11 @@ CREATE TABLE insta_ids_internal.distribution (
     verified_at timestamptz,
     -- After the switch: the view that has the source's name, and whether changes of the shards are noted.
     view regclass,
-    has_way_back boolean NOT NULL DEFAULT false
+    has_way_back boolean NOT NULL DEFAULT false,
+    -- Of the call that is in the background: its arguments, its worker's process ID, and how often this has failed. It is the same for
+    -- all tables. And the error of the last attempt.
+    driver jsonb,
+    last_error text
 );
 -- The condition is that of insta_ids_internal.partitioned_table.
 SELECT pg_catalog.pg_extension_config_dump(

@@ -99,6 +99,7 @@ sql_files! {
     "distribute_capture" "../sql/distribute/capture.sql"
     "distribute_apply" "../sql/distribute/apply.sql"
     "distribute_copy" "../sql/distribute/copy.sql"
+    "distribute_background" "../sql/distribute/background.sql"
     "distribute_distribute" "../sql/distribute/distribute.sql"
     "distribute_switch" "../sql/distribute/switch.sql"
     "distribute_return" "../sql/distribute/return.sql"

@@ -63,8 +63,9 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.distribution_sources() RETURNS reg
     RETURN ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);
 
 -- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Locks the
--- distribution, and raises an error unless `sources` are still its tables.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[])
+-- distribution, and raises an error unless `sources` are still its tables, and no other call has taken it over. `worker` is the process ID
+-- of a background worker, or NULL.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[], worker integer)
     LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -77,9 +78,9 @@ BEGIN
     -- The lock comes before the snapshot. No other session applies changes, switches or aborts meanwhile.
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     -- Between two batches, other sessions can abort the distribution, and other roles can write rows about their own tables.
-    IF insta_ids_internal.distribution_sources() OPERATOR(pg_catalog.<>) sources THEN
+    IF insta_ids_internal.distribution_sources() OPERATOR(pg_catalog.<>) sources OR insta_ids_internal.is_taken_over(worker) THEN
         RAISE object_not_in_prerequisite_state USING
-            MESSAGE = 'another session has ended this distribution, or begun another one';
+            MESSAGE = 'another session has ended this distribution, continues it, or has begun another one';
     END IF;
     PERFORM insta_ids_internal.require_distributable(ARRAY(SELECT d FROM insta_ids_internal.distribution d));
     PERFORM insta_ids_internal.limit_catalog_cache();
@@ -87,15 +88,16 @@ END
 $$;
 
 -- Returns the pause in milliseconds. Raises an error unless all arguments of distribute() are given and in range.
-CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(batch integer, pause interval, lock_timeout interval, attempt interval)
+CREATE OR REPLACE FUNCTION insta_ids_internal.require_pace(
+        batch integer, pause interval, lock_timeout interval, attempt interval, background boolean)
     RETURNS integer
     STABLE PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pause_ms CONSTANT bigint := extract(epoch FROM pause) * 1000;
 BEGIN
-    IF num_nulls(batch, pause, lock_timeout, attempt) > 0 THEN
-        RAISE null_value_not_allowed USING MESSAGE = 'batch, pause, lock_timeout and attempt must be given';
+    IF num_nulls(batch, pause, lock_timeout, attempt, background) > 0 THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'no argument of distribute can be NULL';
     ELSIF batch < 1 OR pause_ms NOT BETWEEN 0 AND 3600000 THEN
         RAISE invalid_parameter_value USING MESSAGE = format('batch of %s rows or pause of %s is out of range', batch, pause),
             DETAIL = 'A batch has at least 1 row, and a pause is from 0 to 1 hour.';
@@ -163,7 +165,7 @@ END
 $$;
 
 -- Brings changes to the shards in rounds, until few wait or the rounds leave no fewer. Each round is a transaction.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.apply_in_rounds(sources regclass[])
+CREATE OR REPLACE PROCEDURE insta_ids_internal.apply_in_rounds(sources regclass[], worker integer)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -173,7 +175,7 @@ DECLARE
     began bigint;
 BEGIN
     WHILE vain IS NOT NULL LOOP
-        CALL insta_ids_internal.begin_batch(sources);
+        CALL insta_ids_internal.begin_batch(sources, worker);
         waiting := insta_ids_internal.changes_waiting();
         vain := insta_ids_internal.vain_rounds(waiting, waited, began, vain);
         waited := waiting;
@@ -184,24 +186,25 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE PROCEDURE insta_ids.distribute(
-        batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms')
+-- Does what distribute() does, for a session, or for the background worker with the process ID `worker`.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.distribute_all(
+        batch integer, pause_ms integer, lock_timeout interval, attempt interval, worker integer)
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    pause_ms integer;
     sources pg_catalog.regclass[];
     next pg_catalog.regclass;
     is_switched boolean;
 BEGIN
-    CALL insta_ids_internal.new_transaction();
-    pause_ms := insta_ids_internal.require_pace(batch, pause, lock_timeout, attempt);
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
+    -- The worker of an older call ends.
+    UPDATE insta_ids_internal.distribution d SET driver = NULL, last_error = NULL
+    WHERE worker IS NULL AND (d.driver IS NOT NULL OR d.last_error IS NOT NULL);
     sources := insta_ids_internal.distribution_sources();
     is_switched := EXISTS (
         SELECT FROM insta_ids_internal.distribution d WHERE d.step OPERATOR(pg_catalog.=) 'switched'::pg_catalog.text);
-    CALL insta_ids_internal.begin_batch(sources);
+    CALL insta_ids_internal.begin_batch(sources, worker);
     IF is_switched THEN
         PERFORM insta_ids_internal.return_changes();
         CALL insta_ids_internal.new_transaction();
@@ -210,22 +213,48 @@ BEGIN
     WHILE insta_ids_internal.copy_batch(batch, lock_timeout, attempt) LOOP
         CALL insta_ids_internal.new_transaction();
         PERFORM insta_ids_internal.wait_ms(pause_ms);
-        CALL insta_ids_internal.begin_batch(sources);
+        CALL insta_ids_internal.begin_batch(sources, worker);
     END LOOP;
 
     -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
     UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
     -- Each table has a transaction of its own, so that VACUUM is held back for one table only, and other sessions see how far it is.
     FOREACH next IN ARRAY ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.number) LOOP
-        CALL insta_ids_internal.begin_batch(sources);
+        CALL insta_ids_internal.begin_batch(sources, worker);
         PERFORM insta_ids_internal.require_rows_in_shards(d)
         FROM insta_ids_internal.distribution d WHERE d.source OPERATOR(pg_catalog.=) next::pg_catalog.oid;
     END LOOP;
     -- Much has changed while all rows were compared.
-    CALL insta_ids_internal.apply_in_rounds(sources);
+    CALL insta_ids_internal.apply_in_rounds(sources, worker);
 END
 $$;
-COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval) IS
+
+CREATE OR REPLACE PROCEDURE insta_ids.distribute(
+        batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms',
+        background boolean DEFAULT false)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    pause_ms integer;
+BEGIN
+    CALL insta_ids_internal.new_transaction();
+    pause_ms := insta_ids_internal.require_pace(batch, pause, lock_timeout, attempt, background);
+    IF background THEN
+        PERFORM insta_ids_internal.distribute_in_background(batch, pause_ms, lock_timeout, attempt);
+        -- The view shows the worker a moment after it has started. In one transaction, it always shows the same.
+        FOR attempts IN 1..100 LOOP
+            CALL insta_ids_internal.new_transaction();
+            EXIT WHEN NOT EXISTS (
+                SELECT FROM insta_ids_internal.distribution d
+                WHERE d.driver IS NOT NULL AND NOT insta_ids_internal.is_distributing(d.driver));
+            PERFORM insta_ids_internal.wait_ms(10);
+        END LOOP;
+    ELSE
+        CALL insta_ids_internal.distribute_all(batch, pause_ms, lock_timeout, attempt, NULL);
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval, boolean) IS
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
 -- Returns an estimate of the rows of a table with its partitions. It does not lock the table, so
@@ -239,13 +268,15 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.estimated_rows(source regclass) RE
 CREATE OR REPLACE VIEW insta_ids.distributions AS
 SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS rows_estimated, r.per_second AS rows_per_second,
        CASE WHEN d.step = 'copying' THEN make_interval(secs => greatest(e.rows - d.rows_copied, 0) / nullif(r.per_second, 0)) END AS time_left,
-       w.changes AS changes_waiting, d.started_at, d.verified_at,
+       w.changes AS changes_waiting, d.started_at, d.verified_at, b.is_in_background, d.last_error,
        CASE
+           WHEN b.is_in_background THEN 'wait'
            WHEN d.step = 'switched' THEN 'SELECT insta_ids.distribute_finish()'
            WHEN bool_and(d.verified_at IS NOT NULL AND d.step = 'copied') OVER () THEN 'SELECT insta_ids.distribute_switch()'
            ELSE 'CALL insta_ids.distribute()'
        END AS next
 FROM insta_ids_internal.distribution d
+CROSS JOIN LATERAL (SELECT insta_ids_internal.is_distributing(d.driver) AS is_in_background) b
 CROSS JOIN LATERAL (SELECT insta_ids_internal.estimated_rows(d.source) AS rows) e
 CROSS JOIN LATERAL (
     SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second

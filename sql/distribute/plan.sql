@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.planned_source(source regclass, ke
     RETURNS insta_ids_internal.distribution
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
-    SELECT ROW(source, c.relname, key, parent, number, 'registered', NULL, 0, NULL, transaction_timestamp(), NULL, NULL, false)::insta_ids_internal.distribution
+    SELECT ROW(source, c.relname, key, parent, number, 'registered', NULL, 0, NULL, transaction_timestamp(), NULL, NULL, false, NULL, NULL)::insta_ids_internal.distribution
     FROM pg_catalog.pg_class c WHERE c.oid = source;
 END;
 

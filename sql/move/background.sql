@@ -130,8 +130,13 @@ BEGIN
 END
 $$;
 
--- Records that the worker's attempt for a call has failed, unless another call came since. The next one is after 2 seconds, and each
--- time after twice as long, up to 5 minutes. There is none if a session waits for the worker, or the rows differ.
+-- Returns when a worker tries again that has failed so often: after 2 seconds, and each time after twice as long, up to 5 minutes.
+CREATE OR REPLACE FUNCTION insta_ids_internal.next_attempt_at(failed integer) RETURNS timestamptz
+    VOLATILE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN clock_timestamp() + make_interval(secs => least(power(2, least(failed, 9)), 300));
+
+-- Records that the worker's attempt for a call has failed, unless another call came since. There is no next one if a session waits for
+-- the worker, or the rows differ.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_failed(move name, call text, code text, message text, is_awaited boolean)
     RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
@@ -139,7 +144,7 @@ BEGIN ATOMIC
     UPDATE insta_ids_internal.move m
     SET failed_attempts = m.failed_attempts + CASE WHEN is_awaited THEN 0 ELSE 1 END,
         last_error = CASE WHEN NOT is_awaited THEN message END,
-        driver = CASE WHEN NOT is_awaited AND code <> 'XX001' THEN m.driver || jsonb_build_object('not_before',
-            clock_timestamp() + make_interval(secs => least(power(2, least(m.failed_attempts + 1, 9)), 300))) END
+        driver = CASE WHEN NOT is_awaited AND code <> 'XX001' THEN m.driver
+            || jsonb_build_object('not_before', insta_ids_internal.next_attempt_at(m.failed_attempts + 1)) END
     WHERE m.name = move AND m.driver ->> 'call' = call;
 END;

@@ -26,6 +26,7 @@
 
 PG_FUNCTION_INFO_V1(insta_ids_start_driver);
 PG_FUNCTION_INFO_V1(insta_ids_await_driver);
+PG_FUNCTION_INFO_V1(insta_ids_start_distributor);
 
 /* driver.rs */
 extern bool insta_ids_register_driver(Oid database, int32 first, int32 last, bool is_awaited);
@@ -158,6 +159,37 @@ insta_ids_await_driver(PG_FUNCTION_ARGS)
 	if (has_failed)
 		ThrowErrorData(&failure);
 	PG_RETURN_BOOL(false);
+}
+
+/*
+ * start_distributor(): has the server start the worker that distributes tables of this database, as the current role.  Returns its
+ * process ID, or NULL if the server has no worker left.
+ */
+Datum
+insta_ids_start_distributor(PG_FUNCTION_ARGS)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_library_name = "insta_ids",
+		.bgw_function_name = "insta_ids_drive_distribution",
+		.bgw_name = "insta_ids: distribute",
+		.bgw_type = "insta_ids: distribute",
+		.bgw_main_arg = UInt64GetDatum((uint64) GetUserId() << 32 | MyDatabaseId),
+		.bgw_notify_pid = MyProcPid,
+	};
+	BackgroundWorkerHandle *handle;
+	pid_t		pid;
+
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		PG_RETURN_NULL();
+	if (WaitForBackgroundWorkerStartup(handle, &pid) != BGWH_STARTED)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the background worker has ended at once"),
+				 errhint("See the server's log.")));
+	PG_RETURN_INT32(pid);
 }
 
 /*

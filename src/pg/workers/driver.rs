@@ -1,8 +1,10 @@
-//! A background worker that drives a move, whatever becomes of the session that began it.
+//! Background workers that drive a move or a distribution, whatever becomes of the session that began it.
 //!
-//! It calls `drive_move()` until the move has ended, and waits longer after each error. If a session waits for it, it ends at the
-//! first error, which the session raises. The server starts it again if it dies. It does not survive a restart of the server, so a
-//! server that preloads the library starts one more worker, which starts those of the moves that go on.
+//! The worker of a move calls `drive_move()` until the move has ended, and waits longer after each error. If a session waits for it,
+//! it ends at the first error, which the session raises. The server starts it again if it dies. It does not survive a restart of the
+//! server, so a server that preloads the library starts one more worker, which starts those of the moves that go on.
+//!
+//! The worker of a distribution calls `drive_distribution()` in the same way, as a session of the role that has asked for it.
 
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
@@ -36,13 +38,92 @@ fn range_of(text: &str) -> Option<(i32, i32)> {
 
 /// Whether the server has files of a database, in any tablespace. To connect to a database that was dropped is an error, after
 /// which the server would start the worker again, and again.
-fn has_files(database: pg_sys::Datum) -> bool {
+fn has_files(database: u32) -> bool {
     let in_each = |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten();
     let versions = in_each("pg_tblspc".into()).flat_map(|space| in_each(space.path()));
-    let name = database.value().to_string();
+    let name = database.to_string();
     iter::once("base".into())
         .chain(versions.map(|version| version.path()))
         .any(|place| place.join(&name).exists())
+}
+
+/// What a worker does until it has succeeded, or nobody wants it any more.
+trait Task {
+    /// How long to wait before the next attempt, in milliseconds. `None` if the worker is to end.
+    fn next(&mut self) -> Option<i64>;
+
+    /// The CALL of an attempt.
+    fn call(&self) -> String;
+
+    /// Records that an attempt has failed, and whether a session waits for this worker.
+    fn failed(&self, code: String, message: String, is_awaited: bool);
+
+    fn drive(mut self)
+    where
+        Self: Sized,
+    {
+        while let Some(wait) = self.next() {
+            if wait > 0 {
+                clock::wait_ms(wait.min(SLICE_MS));
+                continue;
+            }
+            let Some((code, message, is_awaited)) = call(&c_string(self.call().as_bytes())) else { return };
+            self.failed(code, message, is_awaited);
+        }
+    }
+}
+
+/// A move, and the id of the call that this worker serves, which is a UUID, or empty until it is known.
+struct Move {
+    name: String,
+    id: String,
+}
+
+impl Task for Move {
+    fn next(&mut self) -> Option<i64> {
+        let next = "SELECT n.wait_ms, n.call FROM insta_ids_internal.next_attempt($1::pg_catalog.name, $2::pg_catalog.text) n";
+        let arguments = [self.name.as_str().into(), self.id.as_str().into()];
+        let (wait, id) =
+            worker::in_extension(next, || Spi::get_two_with_args::<i64, String>(next, &arguments))?;
+        self.id = id?;
+        wait
+    }
+
+    fn call(&self) -> String {
+        let Self { name, id } = self;
+        format!("CALL insta_ids_internal.drive_move('{name}'::pg_catalog.name, '{id}'::pg_catalog.uuid)")
+    }
+
+    fn failed(&self, code: String, message: String, is_awaited: bool) {
+        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.bool)::pg_catalog.text";
+        let arguments = [
+            self.name.as_str().into(),
+            self.id.as_str().into(),
+            code.into(),
+            message.into(),
+            is_awaited.into(),
+        ];
+        worker::in_extension(failed, || Spi::run_with_args(failed, &arguments));
+    }
+}
+
+/// The distribution of this database.
+struct Distribution;
+
+impl Task for Distribution {
+    fn next(&mut self) -> Option<i64> {
+        let next = "SELECT insta_ids_internal.next_distribution()";
+        worker::in_extension(next, || Spi::get_one(next))?
+    }
+
+    fn call(&self) -> String {
+        "CALL insta_ids_internal.drive_distribution()".to_owned()
+    }
+
+    fn failed(&self, code: String, message: String, _is_awaited: bool) {
+        let failed = "SELECT insta_ids_internal.distribution_failed($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text";
+        worker::in_extension(failed, || Spi::run_with_args(failed, &[code.into(), message.into()]));
+    }
 }
 
 /// The server calls this in the worker of a move. `argument` has the OID of a database, and above it the handle of a queue.
@@ -50,36 +131,26 @@ fn has_files(database: pg_sys::Datum) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn insta_ids_drive_move(argument: pg_sys::Datum) {
     worker::begin();
-    let database = pg_sys::Datum::from(argument.value() & 0xffff_ffff);
+    let (database, queue) = worker::halves(argument);
     if !has_files(database) {
         return;
     }
-    worker::connect(database);
-    let queue = u32::try_from(argument.value() >> 32).unwrap_or_default();
+    worker::connect(database.into());
     // SAFETY: the worker is connected, and has no queue yet. The boundary turns a longjmp into an unwind.
     unsafe { pg_guard_ffi_boundary(|| insta_ids_report_to(queue)) };
-    let Some((first, last)) = range_of(BackgroundWorker::get_extra()) else { return };
-    let name = &*format!("insta_ids_{first}_{last}");
-    let next = "SELECT n.wait_ms, n.call FROM insta_ids_internal.next_attempt($1::pg_catalog.name, $2::pg_catalog.text) n";
-    // The id of the call that this worker serves, which is a UUID.
-    let mut id = String::new();
-    loop {
-        let arguments = [name.into(), id.as_str().into()];
-        let attempt = worker::in_extension(next, || Spi::get_two_with_args::<i64, String>(next, &arguments));
-        let Some((Some(wait), Some(call_id))) = attempt else { return };
-        id = call_id;
-        if wait > 0 {
-            clock::wait_ms(wait.min(SLICE_MS));
-            continue;
-        }
-        let drive =
-            format!("CALL insta_ids_internal.drive_move('{name}'::pg_catalog.name, '{id}'::pg_catalog.uuid)");
-        let drive = c_string(drive.as_bytes());
-        let Some((code, message, is_awaited)) = call(&drive) else { return };
-        let failed = "SELECT insta_ids_internal.move_failed($1::pg_catalog.name, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.bool)::pg_catalog.text";
-        let arguments = [name.into(), id.as_str().into(), code.into(), message.into(), is_awaited.into()];
-        worker::in_extension(failed, || Spi::run_with_args(failed, &arguments));
+    if let Some((first, last)) = range_of(BackgroundWorker::get_extra()) {
+        Move { name: format!("insta_ids_{first}_{last}"), id: String::new() }.drive();
     }
+}
+
+/// The server calls this in the worker of a distribution. `argument` has the OID of a database, and above it that of a role.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn insta_ids_drive_distribution(argument: pg_sys::Datum) {
+    worker::begin();
+    let (database, role) = worker::halves(argument);
+    worker::connect_as(database.into(), role.into());
+    Distribution.drive();
 }
 
 /// The server calls this in the worker that it starts with itself, or when it is promoted.

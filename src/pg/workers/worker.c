@@ -1,8 +1,8 @@
 /*
  * How a background worker begins.
  *
- * The owner of a database can set nearly everything for its sessions, and a background worker is a session with the rights of a
- * superuser.  So the worker takes all settings from the server's own configuration.
+ * The owner of a database can set nearly everything for its sessions, and most workers are sessions with the rights of a superuser.
+ * So these take all settings from the server's own configuration.
  */
 #include "postgres.h"
 
@@ -20,6 +20,7 @@
 /* worker.rs */
 extern void insta_ids_begin_worker(void);
 extern void insta_ids_connect_worker(Oid database);
+extern void insta_ids_connect_worker_as(Oid database, Oid role);
 extern void insta_ids_reload_settings(void);
 
 /*
@@ -96,6 +97,15 @@ insta_ids_connect_worker(Oid database)
 	StartTransactionCommand();
 	pin("session_authorization", GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false));
 	CommitTransactionCommand();
+}
+
+/*
+ * Connects the worker to a database as a session of this role, with its rights and settings.
+ */
+void
+insta_ids_connect_worker_as(Oid database, Oid role)
+{
+	BackgroundWorkerInitializeConnectionByOid(database, role, 0);
 }
 
 /*

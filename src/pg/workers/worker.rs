@@ -45,7 +45,7 @@ pub(crate) fn end_pauses(server: &Shared) {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn insta_ids_end_pauses(database: pg_sys::Datum) {
     begin();
-    connect(database);
+    connect(pg_sys::Oid::from(halves(database).0));
     let statement = "SELECT insta_ids_internal.end_pauses()";
     in_extension(statement, || Spi::run(statement));
 }
@@ -54,6 +54,7 @@ pub extern "C-unwind" fn insta_ids_end_pauses(database: pg_sys::Datum) {
 unsafe extern "C-unwind" {
     fn insta_ids_begin_worker();
     fn insta_ids_connect_worker(database: pg_sys::Oid);
+    fn insta_ids_connect_worker_as(database: pg_sys::Oid, role: pg_sys::Oid);
     fn insta_ids_reload_settings();
 }
 
@@ -63,12 +64,22 @@ pub(crate) fn begin() {
     unsafe { insta_ids_begin_worker() };
 }
 
-/// Connects this worker to a database, whose OID is in `database`, as a superuser. Nothing that the database or a role has set
-/// is in force. See worker.c.
-pub(crate) fn connect(database: pg_sys::Datum) {
-    let database = pg_sys::Oid::from(u32::try_from(database.value()).unwrap_or_default());
+/// Connects this worker to a database as a superuser. Nothing that the database or a role has set is in force. See worker.c.
+pub(crate) fn connect(database: pg_sys::Oid) {
     // SAFETY: this is a worker that has not connected yet. The boundary turns a longjmp into an unwind.
     unsafe { pg_guard_ffi_boundary(|| insta_ids_connect_worker(database)) };
+}
+
+/// Connects this worker to a database as a session of this role.
+pub(crate) fn connect_as(database: pg_sys::Oid, role: pg_sys::Oid) {
+    // SAFETY: as above.
+    unsafe { pg_guard_ffi_boundary(|| insta_ids_connect_worker_as(database, role)) };
+}
+
+/// The two numbers of 32 bits in the argument of a worker, the lower one first.
+pub(crate) fn halves(argument: pg_sys::Datum) -> (u32, u32) {
+    let half = |value: usize| u32::try_from(value & 0xffff_ffff).unwrap_or_default();
+    (half(argument.value()), half(argument.value() >> 32))
 }
 
 /// Shows in `pg_stat_activity` that this worker runs a statement, or is idle.

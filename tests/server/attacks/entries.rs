@@ -24,6 +24,7 @@ const DEFINERS: &[(&str, &str)] = &[
 
 /// Background workers, by the function of the library in which they begin.
 const WORKERS: &[(&str, &str)] = &[
+    ("insta_ids_drive_distribution", "tables_are_distributed_without_the_caller"),
     ("insta_ids_drive_move", "the_worker_of_a_move_takes_nothing_from_its_database"),
     ("insta_ids_end_pauses", "the_worker_of_a_fence_takes_nothing_from_its_database"),
     ("insta_ids_resume_moves", "the_worker_that_starts_with_the_server_runs_nothing_in_other_databases"),

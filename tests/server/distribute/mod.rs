@@ -1,6 +1,7 @@
 //! Promise: the rows of the table that users start with go to the shards while clients write, and nothing is lost or doubled.
 
 mod application;
+mod background;
 mod faults;
 mod fit;
 mod keys;
@@ -118,11 +119,17 @@ fn tables(name: &str) -> Cluster {
 fn tables_with(name: &str, settings: &[&str]) -> Cluster {
     let cluster = Cluster::with(name, settings);
     let mut client = cluster.connect();
-    client.batch_execute(&format!("CREATE EXTENSION insta_ids; SELECT insta_ids.init({SHARDS})")).unwrap();
+    client.batch_execute("CREATE EXTENSION insta_ids").unwrap();
+    fill(&mut client);
+    cluster
+}
+
+/// Makes the shards and the tables in a database with the extension.
+fn fill(client: &mut Client) {
+    client.batch_execute(&format!("SELECT insta_ids.init({SHARDS})")).unwrap();
     client.batch_execute(MIGRATION).unwrap();
     client.batch_execute(&format!("CALL insta_ids.create_shards(0, {})", SHARDS - 1)).unwrap();
     client.batch_execute(TABLES).unwrap();
-    cluster
 }
 
 /// What is left in the database of a distribution: triggers, functions and tables.

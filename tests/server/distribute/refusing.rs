@@ -349,7 +349,10 @@ fn a_superuser_does_not_run_code_of_a_tables_owner() {
         .batch_execute("INSERT INTO insta_ids_internal.distribution (source, target, key, step) VALUES ('theirs', 'x', 'id', 'copying')")
         .unwrap();
     let (mut app, ended) = call.join().unwrap();
-    assert_eq!(ended.message(), "another session has ended this distribution, or begun another one");
+    assert_eq!(
+        ended.message(),
+        "another session has ended this distribution, continues it, or has begun another one"
+    );
     other.batch_execute("DELETE FROM insta_ids_internal.distribution WHERE target = 'x'").unwrap();
     app.batch_execute("CALL insta_ids.distribute()").unwrap();
     // Roles that may write to the table still can, and have no rights on the changes or on the function that notes them.
