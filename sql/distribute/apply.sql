@@ -80,7 +80,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.taken_rows(going insta_ids_interna
 -- Makes the temporary table of rows of a source that have to be brought to the shards: their primary keys, the shards in which
 -- each row `was` since changes were last applied, and the shard in which it is `now`. NULL stands for no shard. The rows are those
 -- that have changed, and those whose parent has gone to another shard. If `whole` is true, they are also all that refer to a row
--- of another such table. Of a row that changed several times, `was` also has shards to which it was on its way.
+-- of another such table. Of a row that changed several times, `was` also has shards to which it was on its way. Rows that copy_rows()
+-- has not reached are left to it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.find_affected(going insta_ids_internal.distribution, whole boolean) RETURNS void
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -93,6 +94,8 @@ DECLARE
     -- Before: the shard of the row in the changes c, whose parent in its own affected table is p.
     was text := format('ARRAY[%s]', insta_ids_internal.shard_of_key(going, 'c.insta_ids_key'));
     parents text := '';
+    reached CONSTANT text := CASE WHEN going.step <> 'copying' THEN 'true' WHEN going.copied_to IS NULL THEN 'false'
+        ELSE format('(%s) <= (%s)', insta_ids_internal.column_list(key, 's.'), insta_ids_internal.last_copied(going)) END;
     reference record;
     query text;
 BEGIN
@@ -105,13 +108,14 @@ BEGIN
             parent_key, insta_ids_internal.shard_expression(parent.source, 'x'), parent.source);
     END IF;
     query := format('SELECT %1$s, CASE WHEN c.insta_ids_key IS NOT NULL THEN %2$s END AS insta_ids_was,'
-        || ' CASE WHEN s.%3$I IS NOT NULL THEN %4$s END AS insta_ids_now FROM %5$s LEFT JOIN %6$s s ON (%7$s) = (%1$s) %8$s',
+        || ' CASE WHEN s.%3$I IS NOT NULL THEN %4$s END AS insta_ids_now FROM %5$s LEFT JOIN %6$s s ON (%7$s) = (%1$s) %8$s'
+        || ' WHERE s.%3$I IS NULL OR %9$s',
         insta_ids_internal.column_list(key, 'c.'), was, key[1], insta_ids_internal.shard_expression(going.source, 's'),
-        insta_ids_internal.taken_rows(going, 'c'), going.source, insta_ids_internal.column_list(key, 's.'), parents);
+        insta_ids_internal.taken_rows(going, 'c'), going.source, insta_ids_internal.column_list(key, 's.'), parents, reached);
     IF going.parent IS NOT NULL THEN
-        query := query || format(' UNION ALL SELECT %s, p.insta_ids_was, p.insta_ids_now FROM %s p JOIN %s s ON s.%I = p.%s%s',
+        query := query || format(' UNION ALL SELECT %s, p.insta_ids_was, p.insta_ids_now FROM %s p JOIN %s s ON s.%I = p.%s WHERE %s%s',
             insta_ids_internal.column_list(key, 's.'), insta_ids_internal.affected_name(parent.number), going.source, going.key,
-            parent_key, CASE WHEN NOT whole THEN ' WHERE p.insta_ids_was IS DISTINCT FROM ARRAY[p.insta_ids_now]' ELSE '' END);
+            parent_key, reached, CASE WHEN NOT whole THEN ' AND p.insta_ids_was IS DISTINCT FROM ARRAY[p.insta_ids_now]' ELSE '' END);
     END IF;
     IF whole THEN
         FOR reference IN
@@ -121,11 +125,11 @@ BEGIN
             WHERE r.source = going.source AND NOT r.is_of_source AND r.is_ordered
         LOOP
             query := query || format(' UNION ALL SELECT %1$s, ARRAY[s.insta_ids_shard], s.insta_ids_shard FROM %2$s p'
-                || ' JOIN (SELECT s.*, %3$s AS insta_ids_shard FROM %4$s s) s ON (%5$s) = (%6$s)',
+                || ' JOIN (SELECT s.*, %3$s AS insta_ids_shard FROM %4$s s) s ON (%5$s) = (%6$s) WHERE %7$s',
                 insta_ids_internal.column_list(key, 's.'), insta_ids_internal.affected_name(reference.number),
                 insta_ids_internal.shard_expression(going.source, 's'), going.source,
                 insta_ids_internal.column_list(reference.columns, 's.'),
-                insta_ids_internal.column_list(reference.referred_columns, 'p.'));
+                insta_ids_internal.column_list(reference.referred_columns, 'p.'), reached);
         END LOOP;
     END IF;
     EXECUTE format('CREATE TEMPORARY TABLE %s ON COMMIT DROP AS SELECT %s,'
@@ -170,7 +174,7 @@ DECLARE
     key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
     affected CONSTANT text := insta_ids_internal.affected_name(going.number);
     template CONSTANT text := insta_ids_internal.insert_template(going, format('%s a JOIN %s s ON (%s) = (%s) WHERE a.insta_ids_now = @shard@',
-        affected, going.source, insta_ids_internal.column_list(key, 's.'), insta_ids_internal.column_list(key, 'a.')), 'UPDATE');
+        affected, going.source, insta_ids_internal.column_list(key, 's.'), insta_ids_internal.column_list(key, 'a.')), true);
     shard integer;
 BEGIN
     FOR shard IN EXECUTE format('SELECT DISTINCT a.insta_ids_now FROM %s a WHERE a.insta_ids_now IS NOT NULL', affected) LOOP

@@ -1,16 +1,22 @@
 -- From one table to many shards: rows are copied and compared.
 
+-- Returns the values after which copy_rows() goes on, for a comparison with the columns of the primary key, or NULL before the first
+-- row. Without a type, they take those of the columns.
+CREATE OR REPLACE FUNCTION insta_ids_internal.last_copied(going insta_ids_internal.distribution) RETURNS text
+    IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (SELECT pg_catalog.string_agg(pg_catalog.quote_literal(v), ', ' ORDER BY place)
+            FROM pg_catalog.unnest(going.copied_to) WITH ORDINALITY c (v, place));
+
 -- Copies the next rows of a source, in the order of its primary key, into the shards. Returns how many rows were read. The
--- transaction is REPEATABLE READ, and apply_changes() was called in it. So a row that is there already is the same.
+-- transaction is REPEATABLE READ, and apply_changes() was called in it. That leaves these rows to this call.
 CREATE OR REPLACE FUNCTION insta_ids_internal.copy_rows(going insta_ids_internal.distribution, batch integer) RETURNS bigint
     VOLATILE PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     key CONSTANT name[] := insta_ids_internal.primary_key_of(going.source);
     template CONSTANT text := insta_ids_internal.insert_template(
-        going, 'pg_temp.insta_ids_page s WHERE s.insta_ids_shard = @shard@', 'NOTHING');
-    -- Without a type, the values take those of the columns.
-    after CONSTANT text := (SELECT string_agg(quote_literal(v), ', ') FROM unnest(going.copied_to) v);
+        going, 'pg_temp.insta_ids_page s WHERE s.insta_ids_shard = @shard@', false);
+    after CONSTANT text := insta_ids_internal.last_copied(going);
     rows bigint;
     shard integer;
     last text[];

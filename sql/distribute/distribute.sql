@@ -230,7 +230,7 @@ END
 $$;
 
 CREATE OR REPLACE PROCEDURE insta_ids.distribute(
-        batch integer DEFAULT 20000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms',
+        batch integer DEFAULT 100000, pause interval DEFAULT '0', lock_timeout interval DEFAULT '10s', attempt interval DEFAULT '100ms',
         background boolean DEFAULT false)
     LANGUAGE plpgsql
 AS $$

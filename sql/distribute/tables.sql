@@ -175,9 +175,9 @@ BEGIN ATOMIC
 END;
 
 -- Returns the statement that inserts rows into the target of a shard, for format() with the shard's schema. `rows` is the rest
--- of the query: its table or join, in which the source's columns have the alias s. `conflict` is UPDATE or NOTHING.
+-- of the query: its table or join, in which the source's columns have the alias s. With `over`, it writes over rows that are there.
 CREATE OR REPLACE FUNCTION insta_ids_internal.insert_template(
-        going insta_ids_internal.distribution, rows text, conflict text) RETURNS text
+        going insta_ids_internal.distribution, rows text, over boolean) RETURNS text
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -190,10 +190,10 @@ DECLARE
     -- The key is written, too: its value can be equal to the old one and have another text.
     changes CONSTANT text := (SELECT string_agg(replace(format('%I = excluded.%1$I', c), '%', '%%'), ', ') FROM unnest(columns) c);
 BEGIN
-    RETURN format('INSERT INTO %%1$I.%s (%s) SELECT %s FROM %s ON CONFLICT (%s) DO %s',
-        replace(quote_ident(going.target), '%', '%%'), names, vals, replace(rows, '%', '%%'),
-        replace(insta_ids_internal.column_list(key), '%', '%%'),
-        CASE conflict WHEN 'UPDATE' THEN 'UPDATE SET ' || changes ELSE 'NOTHING' END);
+    RETURN format('INSERT INTO %%1$I.%s (%s) SELECT %s FROM %s', replace(quote_ident(going.target), '%', '%%'), names, vals,
+            replace(rows, '%', '%%'))
+        || CASE WHEN over THEN format(' ON CONFLICT (%s) DO UPDATE SET %s',
+            replace(insta_ids_internal.column_list(key), '%', '%%'), changes) ELSE '' END;
 END
 $$;
 

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use postgres::Client;
-use support::{Chance, Cluster, refused, texts, within};
+use support::{Chance, Cluster, count, refused, texts, within};
 
 use super::writing::Writer;
 use super::{REGISTERED, Rows, remains, tables};
@@ -195,4 +195,46 @@ fn each_step_happens_entirely_or_not_at_all() {
     let mut client = cluster.reconnect();
     assert_eq!(remains(&mut client), Vec::<String>::new());
     assert_eq!(Rows::of_shards(&mut client), rows);
+}
+
+/// Between two batches, rows change before and after the last one that was copied, in an order that is not that of the database.
+#[test]
+fn changes_of_rows_that_are_not_copied_yet_are_left_to_the_copy() {
+    let cluster = Cluster::start("distribute_half");
+    let mut client = cluster.connect();
+    let table = "CREATE TABLE words (word text COLLATE \"en-x-icu\", n int, owner bigint NOT NULL, seen int DEFAULT 0, PRIMARY KEY (word, n))";
+    client.batch_execute("SELECT insta_ids.init(4)").unwrap();
+    client.execute("SELECT insta_ids.add_migration('0001', $1)", &[&table]).unwrap();
+    client.batch_execute("CALL insta_ids.create_shards(0, 3)").unwrap();
+    client
+        .batch_execute(&format!(
+            "{table};
+             INSERT INTO words SELECT w, n, n FROM unnest('{{a,B,c,D,e,F,g,H}}'::text[]) w, generate_series(1, 5) n;
+             SELECT insta_ids.distribute_table('words', 'owner')"
+        ))
+        .unwrap();
+    // It ends while it waits for the second time, after the first rows: those up to (D, 3).
+    client.batch_execute("SET statement_timeout = '4500 ms'").unwrap();
+    assert_eq!(
+        refused(&mut client, "CALL insta_ids.distribute(batch => 18, pause => '3 s')").code().code(),
+        "57014"
+    );
+    client.batch_execute("RESET statement_timeout").unwrap();
+    assert_eq!(count(&mut client, "SELECT rows_copied FROM insta_ids.distributions"), 18);
+    client
+        .batch_execute(
+            "UPDATE words SET seen = 1 WHERE n % 2 = 1;
+             UPDATE words SET owner = owner + 1 WHERE n = 2;
+             DELETE FROM words WHERE n = 4;
+             INSERT INTO words SELECT w, 6, 6 FROM unnest('{A,b,C,d,E,f,G,h,z}'::text[]) w;
+             UPDATE words SET word = 'Z' WHERE (word, n) = ('B', 1);
+             UPDATE words SET word = 'Aa' WHERE (word, n) = ('H', 1);
+             UPDATE words SET word = 'H' WHERE (word, n) = ('a', 1)",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.distribute(batch => 7)").unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_switch()").unwrap();
+    let shards = "SELECT w::text FROM (SELECT * FROM insta0.words UNION ALL SELECT * FROM insta1.words
+        UNION ALL SELECT * FROM insta2.words UNION ALL SELECT * FROM insta3.words) w ORDER BY 1";
+    assert_eq!(texts(&mut client, shards), texts(&mut client, "SELECT w::text FROM words w ORDER BY 1"));
 }

@@ -196,7 +196,7 @@ fn steps_out_of_order_are_refused() {
         &mut client,
         "CALL insta_ids.distribute(pause => '2 h')",
         "22023",
-        "batch of 20000 rows or pause of 02:00:00 is out of range",
+        "batch of 100000 rows or pause of 02:00:00 is out of range",
     );
     client.batch_execute("CALL insta_ids.distribute()").unwrap();
     is_refused(
