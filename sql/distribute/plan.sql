@@ -202,8 +202,8 @@ BEGIN
             ELSE format('A row goes with the row of table %s to which its column "%s" refers.', p.parent, p.key) END, z.rows, z.bytes
     FROM unnest(planned) p JOIN sizes z ON z.number = p.number ORDER BY p.number)
     UNION ALL
-    SELECT 'copy', 'CALL insta_ids.distribute()', format('Copies and compares all rows while clients work: about %s at 60,000 rows/s, with %s of disk until the finish and %s of WAL.',
-            make_interval(secs => 1 + ceil(sum(z.rows) / 60000.0)::integer), pg_size_pretty(sum(z.bytes)), pg_size_pretty(4 * sum(z.bytes))),
+    SELECT 'copy', 'CALL insta_ids.distribute()', format('Copies and compares all rows while clients work: about %s at 100,000 rows/s, with %s of disk until the finish and %s of WAL.',
+            make_interval(secs => 1 + ceil(sum(z.rows) / 100000.0)::integer), pg_size_pretty(sum(z.bytes)), pg_size_pretty(4 * sum(z.bytes))),
         sum(z.rows)::bigint, sum(z.bytes)::bigint
     FROM sizes z;
     RETURN QUERY
