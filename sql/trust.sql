@@ -1,13 +1,15 @@
 -- Whose code runs with the caller's rights.
 
 -- Returns each object whose owner can change the code that statements run. pg_shdepend lacks owners such as pg_database_owner. The
--- owner of a shard's schema can drop a table and create another one of that name. A sequence has no code.
+-- owner of a shard's schema can drop a table and create another one of that name. A sequence has no code, and an array type belongs to
+-- the owner of its elements.
 CREATE OR REPLACE FUNCTION insta_ids_internal.code() RETURNS TABLE (class oid, oid oid, owner oid)
     STABLE PARALLEL SAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT 'pg_class'::regclass::oid, c.oid, c.relowner FROM pg_catalog.pg_class c WHERE c.relkind <> ALL ('{S,i,I,t}')
     UNION ALL SELECT 'pg_proc'::regclass, p.oid, p.proowner FROM pg_catalog.pg_proc p
     UNION ALL SELECT 'pg_type'::regclass, t.oid, t.typowner FROM pg_catalog.pg_type t
+    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = t.oid)
     UNION ALL SELECT 'pg_operator'::regclass, o.oid, o.oprowner FROM pg_catalog.pg_operator o
     UNION ALL SELECT 'pg_opclass'::regclass, c.oid, c.opcowner FROM pg_catalog.pg_opclass c
     UNION ALL SELECT 'pg_opfamily'::regclass, f.oid, f.opfowner FROM pg_catalog.pg_opfamily f
@@ -15,8 +17,8 @@ BEGIN ATOMIC
     FROM insta_ids_internal.shard_schema s JOIN pg_catalog.pg_namespace n ON n.oid = s.oid;
 END;
 
--- Returns the first object of another role that runs or changes code in statements over these relations or types, or no row. The
--- object's owner lacks rights of the caller, or of a superuser if `as_superuser`. Parts count, such as indexes, triggers and
+-- Returns the objects of other roles that run or change code in statements over these relations or types. Each object's owner lacks
+-- rights of the caller, or of a superuser if `as_superuser`. Parts count, such as indexes, triggers and
 -- partitions, and so does everything that objects and parts use: functions, operators and types, in any schema.
 CREATE OR REPLACE FUNCTION insta_ids_internal.code_of_others(
         objects oid[], class regclass DEFAULT 'pg_class', as_superuser boolean DEFAULT false)
@@ -90,7 +92,7 @@ BEGIN
     FROM insta_ids_internal.code() c
     JOIN used u ON u.class = c.class AND u.oid = c.oid
     CROSS JOIN LATERAL pg_identify_object(c.class, c.oid, 0) i
-    WHERE c.owner = ANY (others) ORDER BY i.type <> 'table', i.type, i.identity LIMIT 1;
+    WHERE c.owner = ANY (others) ORDER BY i.type <> 'table', i.type, i.identity;
 END
 $$;
 
