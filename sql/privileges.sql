@@ -11,8 +11,8 @@ REVOKE EXECUTE ON FUNCTION insta_ids.advance_clock, insta_ids.reset_clock, insta
     insta_ids.acquire_writer_slot, insta_ids.create_ticket_server, insta_ids.install_plproxy, insta_ids.grant_provisioning
     FROM PUBLIC;
 REVOKE EXECUTE ON PROCEDURE insta_ids.move_shards, insta_ids.move_abort FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION insta_ids.check_move, insta_ids_internal.check_move, insta_ids_internal.end_pauses,
-    insta_ids_internal.start_driver, insta_ids_internal.await_driver, insta_ids_internal.succeed, insta_ids_internal.note_change
+REVOKE EXECUTE ON FUNCTION insta_ids.check_move, insta_ids.move_diff, insta_ids_internal.check_move, insta_ids_internal.end_pauses,
+    insta_ids_internal.start_driver, insta_ids_internal.start_distributor, insta_ids_internal.await_driver, insta_ids_internal.succeed, insta_ids_internal.note_change
     FROM PUBLIC;
 -- PostgreSQL shows what these return to few roles only.
 REVOKE EXECUTE ON FUNCTION insta_ids_internal.stat_get_ids, insta_ids_internal.connected_standbys,

@@ -15,7 +15,7 @@ BEGIN
         'GRANT SELECT ON insta_ids.shards, insta_ids.migration_status, insta_ids.progress, insta_ids.moves,'
         || ' insta_ids.shard_load, insta_ids.distributions TO %s', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION insta_ids_internal.connected_standbys, insta_ids_internal.stat_get_shards,'
-        || ' insta_ids_internal.succeed, insta_ids_internal.note_change TO %s', role);
+        || ' insta_ids_internal.succeed, insta_ids_internal.note_change, insta_ids_internal.start_distributor TO %s', role);
     EXECUTE format('GRANT INSERT ON insta_ids_internal.config, insta_ids_internal.move_outcome, insta_ids_internal.former_migration TO %s', role);
     EXECUTE format('GRANT INSERT, DELETE ON insta_ids_internal.partitioned_table, insta_ids_internal.ended_key TO %s', role);
     EXECUTE format('GRANT DELETE ON insta_ids_internal.change TO %s', role);

@@ -79,6 +79,7 @@ sql_files! {
     "move_end" "../sql/move/end.sql"
     "move_prepare" "../sql/move/prepare.sql"
     "move_copy" "../sql/move/copy.sql"
+    "move_difference" "../sql/move/difference.sql"
     "move_hand_over" "../sql/move/hand_over.sql"
     "move_verify" "../sql/move/verify.sql"
     "fleet_connections" "../sql/fleet/connections.sql"

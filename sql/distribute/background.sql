@@ -16,10 +16,11 @@ DECLARE
 BEGIN
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
-    IF NOT (SELECT r.rolcanlogin FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF NOT (SELECT r.rolcanlogin AND has_database_privilege(current_database(), 'CONNECT') FROM pg_roles r WHERE r.rolname = current_user)
+    THEN
         RAISE object_not_in_prerequisite_state USING
-            MESSAGE = format('role "%s" is not permitted to log in, so no background worker can act as it', current_user),
-            HINT = 'Call as a role that is, and that has the privileges of the owner.';
+            MESSAGE = format('role "%s" cannot connect to this database, so no background worker can act as it', current_user),
+            HINT = 'Call as a role that can, and that has the privileges of the owner.';
     END IF;
     pid := insta_ids_internal.start_distributor();
     IF pid IS NULL THEN
@@ -27,31 +28,37 @@ BEGIN
             HINT = 'Raise "max_worker_processes" in postgresql.conf and restart the server. Or call without background => true.';
     END IF;
     UPDATE insta_ids_internal.distribution d
-    SET last_error = NULL, driver = jsonb_build_object('pid', pid, 'failed', 0, 'batch', batch, 'pause_ms', pause_ms,
+    SET last_error = NULL, driver = jsonb_build_object('pid', pid, 'role', current_user, 'failed', 0, 'batch', batch, 'pause_ms', pause_ms,
             'lock_timeout', lock_timeout, 'attempt', attempt);
     RAISE NOTICE 'distribute: goes on in the background; see insta_ids.distributions';
 END
 $$;
 
--- Returns whether the worker of a call runs. It does not survive the server. Other roles do not see what kind of process it is.
+-- Returns whether the worker of a call runs. It does not survive the server, which can give its process ID to another process. Some roles
+-- do not see what kind of process it is.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_distributing(driver jsonb) RETURNS boolean
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_stat_activity other
-        WHERE other.pid::text = driver ->> 'pid' AND coalesce(other.backend_type, 'insta_ids: distribute') = 'insta_ids: distribute'
+        WHERE other.pid::text = driver ->> 'pid' AND other.usename = driver ->> 'role'
+            AND coalesce(other.backend_type, 'insta_ids: distribute') = 'insta_ids: distribute'
             AND other.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()));
 END;
-
--- Returns whether another call than that of this worker has the distribution. It is NULL for a session that waits itself.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_taken_over(worker integer) RETURNS boolean
-    STABLE PARALLEL UNSAFE LANGUAGE sql
-    RETURN EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.driver -> 'pid' IS DISTINCT FROM to_jsonb(worker));
 
 -- Returns the arguments that this worker has, or NULL if another call has taken the distribution over, or it has ended.
 CREATE OR REPLACE FUNCTION insta_ids_internal.own_distribution() RETURNS jsonb
     STABLE PARALLEL UNSAFE LANGUAGE sql
     RETURN (SELECT d.driver FROM insta_ids_internal.distribution d WHERE d.driver -> 'pid' = to_jsonb(pg_backend_pid()) LIMIT 1);
+
+-- Returns whether another call than that of this worker has the distribution, which has other tables than `sources`, or was switched
+-- or brought back meanwhile. The worker is NULL for a session that waits itself. A table that was just registered has no driver.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_taken_over(sources regclass[], is_switched boolean, worker integer) RETURNS boolean
+    STABLE PARALLEL UNSAFE LANGUAGE sql
+    RETURN insta_ids_internal.distribution_sources() <> sources
+        OR EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched') <> is_switched
+        OR CASE WHEN worker IS NULL THEN EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.driver IS NOT NULL)
+            ELSE insta_ids_internal.own_distribution() IS NULL END;
 
 -- Returns after how many milliseconds this worker is to try, or NULL if it is to end. Waits for the session that has started it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.next_distribution(OUT wait_ms bigint)

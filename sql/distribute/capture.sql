@@ -100,6 +100,8 @@ AS $$
 BEGIN
     PERFORM insta_ids_internal.lock_relations(insta_ids_internal.with_partitions(going.source), 'SHARE ROW EXCLUSIVE', '{}',
         format('table %s', going.source), lock_timeout, attempt);
+    -- A transaction that has written, and then aborted an earlier distribution, may have left changes.
+    DELETE FROM insta_ids_internal.change c WHERE c.relation = ANY (insta_ids_internal.with_partitions(going.source));
     EXECUTE format('CREATE TRIGGER insta_ids_capture AFTER INSERT OR UPDATE OR DELETE ON %s'
         || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.note_change(%s)', going.source,
         insta_ids_internal.noted_columns(going, false));

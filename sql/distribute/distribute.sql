@@ -57,15 +57,9 @@ BEGIN
 END
 $$;
 
--- Returns the tables of the distribution.
-CREATE OR REPLACE FUNCTION insta_ids_internal.distribution_sources() RETURNS regclass[]
-    STABLE PARALLEL UNSAFE LANGUAGE sql
-    RETURN ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);
-
 -- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Locks the
--- distribution, and raises an error unless `sources` are still its tables, and no other call has taken it over. `worker` is the process ID
--- of a background worker, or NULL.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[], worker integer)
+-- distribution, and raises an error if it is_taken_over().
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[], is_switched boolean, worker integer)
     LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -77,10 +71,10 @@ BEGIN
     SET LOCAL extra_float_digits = 1;
     -- The lock comes before the snapshot. No other session applies changes, switches or aborts meanwhile.
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
-    -- Between two batches, other sessions can abort the distribution, and other roles can write rows about their own tables.
-    IF insta_ids_internal.distribution_sources() OPERATOR(pg_catalog.<>) sources OR insta_ids_internal.is_taken_over(worker) THEN
+    -- Between two batches, other sessions can switch or abort, and other roles can write rows about their own tables.
+    IF insta_ids_internal.is_taken_over(sources, is_switched, worker) THEN
         RAISE object_not_in_prerequisite_state USING
-            MESSAGE = 'another session has ended this distribution, continues it, or has begun another one';
+            MESSAGE = 'another session has switched or ended this distribution, continues it, or has begun another one';
     END IF;
     PERFORM insta_ids_internal.require_distributable(ARRAY(SELECT d FROM insta_ids_internal.distribution d));
     PERFORM insta_ids_internal.limit_catalog_cache();
@@ -175,7 +169,7 @@ DECLARE
     began bigint;
 BEGIN
     WHILE vain IS NOT NULL LOOP
-        CALL insta_ids_internal.begin_batch(sources, worker);
+        CALL insta_ids_internal.begin_batch(sources, false, worker);
         waiting := insta_ids_internal.changes_waiting();
         vain := insta_ids_internal.vain_rounds(waiting, waited, began, vain);
         waited := waiting;
@@ -195,6 +189,7 @@ DECLARE
     sources pg_catalog.regclass[];
     next pg_catalog.regclass;
     is_switched boolean;
+    rest_ms integer;
 BEGIN
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     PERFORM insta_ids_internal.require_distribution();
@@ -204,7 +199,7 @@ BEGIN
     sources := insta_ids_internal.distribution_sources();
     is_switched := EXISTS (
         SELECT FROM insta_ids_internal.distribution d WHERE d.step OPERATOR(pg_catalog.=) 'switched'::pg_catalog.text);
-    CALL insta_ids_internal.begin_batch(sources, worker);
+    CALL insta_ids_internal.begin_batch(sources, is_switched, worker);
     IF is_switched THEN
         PERFORM insta_ids_internal.return_changes();
         CALL insta_ids_internal.new_transaction();
@@ -212,15 +207,21 @@ BEGIN
     END IF;
     WHILE insta_ids_internal.copy_batch(batch, lock_timeout, attempt) LOOP
         CALL insta_ids_internal.new_transaction();
-        PERFORM insta_ids_internal.wait_ms(pause_ms);
-        CALL insta_ids_internal.begin_batch(sources, worker);
+        -- A worker that is not wanted any more ends soon.
+        rest_ms := pause_ms;
+        WHILE rest_ms OPERATOR(pg_catalog.>) 0 AND NOT insta_ids_internal.is_taken_over(sources, false, worker) LOOP
+            PERFORM insta_ids_internal.wait_ms(CASE WHEN rest_ms OPERATOR(pg_catalog.<) 1000 THEN rest_ms ELSE 1000 END);
+            rest_ms := rest_ms OPERATOR(pg_catalog.-) 1000;
+            CALL insta_ids_internal.new_transaction();
+        END LOOP;
+        CALL insta_ids_internal.begin_batch(sources, false, worker);
     END LOOP;
 
     -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
     UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
     -- Each table has a transaction of its own, so that VACUUM is held back for one table only, and other sessions see how far it is.
     FOREACH next IN ARRAY ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.number) LOOP
-        CALL insta_ids_internal.begin_batch(sources, worker);
+        CALL insta_ids_internal.begin_batch(sources, false, worker);
         PERFORM insta_ids_internal.require_rows_in_shards(d)
         FROM insta_ids_internal.distribution d WHERE d.source OPERATOR(pg_catalog.=) next::pg_catalog.oid;
     END LOOP;
@@ -276,7 +277,10 @@ SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS row
            ELSE 'CALL insta_ids.distribute()'
        END AS next
 FROM insta_ids_internal.distribution d
-CROSS JOIN LATERAL (SELECT insta_ids_internal.is_distributing(d.driver) AS is_in_background) b
+-- A table that was registered meanwhile goes with the others.
+CROSS JOIN (
+    SELECT coalesce(bool_or(insta_ids_internal.is_distributing(o.driver)), false) AS is_in_background FROM insta_ids_internal.distribution o
+) b
 CROSS JOIN LATERAL (SELECT insta_ids_internal.estimated_rows(d.source) AS rows) e
 CROSS JOIN LATERAL (
     SELECT round(d.rows_copied / nullif(extract(epoch FROM d.step_at - d.started_at), 0), 1)::float8 AS per_second

@@ -8,6 +8,9 @@ DECLARE
     columns CONSTANT text := insta_ids_internal.noted_columns(going, true);
     target regclass;
 BEGIN
+    -- As in begin_capture().
+    DELETE FROM insta_ids_internal.change c USING insta_ids_internal.noted_tables() t
+    WHERE t.relation = c.relation AND t.source = going.source AND t.is_target;
     FOR target IN SELECT t.relation FROM insta_ids_internal.targets_of(going) t LOOP
         EXECUTE format('CREATE TRIGGER insta_ids_return AFTER INSERT OR UPDATE OR DELETE ON %s'
             || ' FOR EACH ROW EXECUTE FUNCTION insta_ids_internal.note_change(%s)', target, columns);

@@ -263,3 +263,8 @@ BEGIN
     ) o;
 END
 $$;
+
+-- Returns the tables of the distribution.
+CREATE OR REPLACE FUNCTION insta_ids_internal.distribution_sources() RETURNS regclass[]
+    STABLE PARALLEL UNSAFE LANGUAGE sql
+    RETURN ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.source);

@@ -18,9 +18,34 @@ ALTER TABLE insta_ids_internal.fence ENABLE ALWAYS TRIGGER changed;
 CREATE OR REPLACE FUNCTION insta_ids_internal.guard_write() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'guard_write_wrapper';
 
+-- Returns how messages name a session: its process ID and, as far as the caller may see them, its role, its application and how long its
+-- transaction has lasted.
+CREATE OR REPLACE FUNCTION insta_ids_internal.named_session(pid integer) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT 'process ' || pid || coalesce(' (' || nullif(concat_ws(', ', 'role ' || quote_ident(a.usename),
+        'application ' || quote_literal(nullif(a.application_name, '')),
+        'transaction of ' || date_trunc('second', clock_timestamp() - a.xact_start)), '') || ')', '')
+    FROM (SELECT) one LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = named_session.pid;
+END;
+
+-- Returns who holds a lock on a relation, as in " by process 7", or NULL.
+CREATE OR REPLACE FUNCTION insta_ids_internal.named_holders(relation regclass) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT ' by ' || string_agg(DISTINCT coalesce(insta_ids_internal.named_session(l.pid), format('prepared transaction "%s"', x.gid)), ', ')
+    FROM pg_catalog.pg_locks l
+    -- A prepared transaction has no process. It is known by its lock on its own transaction id.
+    LEFT JOIN pg_catalog.pg_locks t ON l.pid IS NULL AND t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
+    LEFT JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = t.transactionid
+    WHERE l.locktype = 'relation' AND l.relation = named_holders.relation AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database());
+END;
+
 -- Locks tables in `mode`, and sequences, until the transaction ends. It waits until no session uses them, at most
 -- `lock_timeout`. It waits in short attempts, so another session waits at most as long as an `attempt` for it, and never gets a
--- deadlock error because of it: an attempt lasts at most half of deadlock_timeout. `what` names the relations in the error.
+-- deadlock error because of it: an attempt lasts at most half of deadlock_timeout. After 2 seconds, a NOTICE says for whom it waits. `what`
+-- names the relations in the error.
 CREATE OR REPLACE FUNCTION insta_ids_internal.lock_relations(
         tables regclass[], mode text, sequences regclass[], what text, lock_timeout interval, attempt interval DEFAULT '100ms')
     RETURNS void
@@ -32,6 +57,7 @@ DECLARE
     -- All times here are by the steady clock. NULL stands for no limit.
     gives_up_at bigint;
     attempt_ends_at bigint;
+    reports_at bigint := insta_ids_internal.steady_ms() + 2000;
     wanted regclass;
     -- The table that autovacuum works on.
     vacuumed regclass;
@@ -66,21 +92,15 @@ BEGIN
         END;
         IF insta_ids_internal.steady_ms() > gives_up_at THEN
             RAISE lock_not_available USING MESSAGE = format('could not lock the tables and sequences of %s', what),
-                DETAIL = format('%s is in use%s.', wanted, (
-                    SELECT ' by ' || string_agg(DISTINCT coalesce('process ' || l.pid,
-                        format('prepared transaction "%s"', x.gid)), ', ')
-                    FROM pg_locks l
-                    -- A prepared transaction has no process. It is known by its lock on its own transaction id.
-                    LEFT JOIN pg_locks t
-                        ON l.pid IS NULL AND t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
-                    LEFT JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
-                    WHERE l.locktype = 'relation' AND l.relation = wanted AND l.granted
-                        AND l.pid IS DISTINCT FROM pg_backend_pid()
-                        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))),
+                DETAIL = format('%s is in use%s.', wanted, insta_ids_internal.named_holders(wanted)),
                 HINT = 'Call again when long transactions have ended, or with a longer lock_timeout.';
         END IF;
-        -- Only autovacuum has no user among the processes of a database. Not all roles see backend_type.
         PERFORM pg_stat_clear_snapshot();
+        IF insta_ids_internal.steady_ms() > reports_at THEN
+            reports_at := NULL;
+            RAISE NOTICE '% is in use%, and is waited for', wanted, insta_ids_internal.named_holders(wanted);
+        END IF;
+        -- Only autovacuum has no user among the processes of a database. Not all roles see backend_type.
         vacuumed := (
             SELECT l.relation FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.usesysid IS NULL
             WHERE l.locktype = 'relation' AND l.relation = wanted AND l.mode = 'ShareUpdateExclusiveLock' AND l.granted

@@ -112,7 +112,7 @@ BEGIN
     PERFORM insta_ids_internal.require_not_promoted(moving) WHERE moving.name IS NOT NULL;
     writers := insta_ids_internal.ask_node(format($query$
         SELECT to_jsonb(string_agg(w.name, ', ')) FROM (
-            SELECT 'process ' || a.pid FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+            SELECT insta_ids_internal.named_session(a.pid) FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
             UNION ALL
             SELECT 'prepared transaction ' || quote_literal(p.gid) FROM pg_prepared_xacts p
         ) w (name)

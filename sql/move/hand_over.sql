@@ -140,7 +140,7 @@ DECLARE
     rows bigint;
 BEGIN
     FOREACH relation IN ARRAY insta_ids_internal.tables_of(shards) LOOP
-        rows := (insta_ids_internal.different_rows(relation, 'insta_ids')).there;
+        rows := (insta_ids_internal.different_hashes(relation, 'insta_ids')).there;
         IF rows > 0 THEN
             RAISE data_corrupted USING
                 MESSAGE = format('node "%s" has rows of table %s that this node does not have', from_node, relation),

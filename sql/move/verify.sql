@@ -7,59 +7,6 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.tables_of(shards integer[]) RETURN
         SELECT r.relation::text FROM insta_ids_internal.shard_relation r
         WHERE r.shard = ANY (shards) AND r.kind = 'r' ORDER BY r.relation);
 
--- Returns up to five rows of a table that have one of these hashes, by their replica identity, in one text. NULL if there are none, or if
--- the table has no such key.
-CREATE OR REPLACE FUNCTION insta_ids_internal.named_rows(relation regclass, hashes bigint[]) RETURNS text
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    key CONSTANT text[] := ARRAY(
-        SELECT a.attname::text
-        FROM pg_index i
-        CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY k (number, place)
-        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
-        WHERE i.indrelid = relation AND i.indexrelid = pg_get_replica_identity_index(relation) ORDER BY k.place);
-BEGIN
-    RETURN (
-        SELECT format('(%s) = ', array_to_string(key, ', '))
-            || string_agg(format('(%s)', "left"(r.text, 100)), ', ' ORDER BY r.text)
-        FROM (SELECT r FROM insta_ids_internal.rows_of_hashes(relation, key, hashes) r LIMIT 5) r (text) WHERE key <> '{}');
-END
-$$;
-
--- Returns how many rows of a table are only on the connected node, how many are only here, and a few of them. A row that is different
--- counts for both.
-CREATE OR REPLACE FUNCTION insta_ids_internal.different_rows(
-        relation text, connection text, OUT there bigint, OUT here bigint, OUT examples text)
-    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    hashes_there bigint[];
-    hashes_here bigint[];
-BEGIN
-    PERFORM insta_ids_internal.begin_to_ask_node(
-        format('SELECT insta_ids_internal.row_hashes(%L::regclass)', relation), connection);
-    -- Groups of more hashes than memory holds go to disk. EXCEPT would keep all of them in memory.
-    WITH different AS MATERIALIZED (
-        SELECT r.hash, sum(r.more) AS more
-        FROM (
-            SELECT r::bigint, 1 FROM insta_ids_internal.rows_from_node(connection) r
-            UNION ALL
-            SELECT r, -1 FROM insta_ids_internal.row_hashes(relation::regclass) r
-        ) r (hash, more)
-        GROUP BY r.hash HAVING sum(r.more) <> 0
-    )
-    SELECT coalesce(sum(d.more) FILTER (WHERE d.more > 0), 0), coalesce(-sum(d.more) FILTER (WHERE d.more < 0), 0),
-           ARRAY(SELECT d.hash FROM different d WHERE d.more > 0 LIMIT 5), ARRAY(SELECT d.hash FROM different d WHERE d.more < 0 LIMIT 5)
-    INTO there, here, hashes_there, hashes_here
-    FROM different d;
-    examples := coalesce(
-        insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.named_rows(%L::regclass, %L::bigint[]))',
-            relation, hashes_there), connection) #>> '{}',
-        insta_ids_internal.named_rows(relation::regclass, hashes_here));
-END
-$$;
-
 -- Compares all rows of a move with those of the snapshot on the source, and ends that snapshot. Each server reads by the snapshot of
 -- its transaction, and both read the same table at the same time. Reports its progress at most once a second. Raises an error if a
 -- table differs.
@@ -84,12 +31,12 @@ BEGIN
             format('SELECT to_jsonb(s) FROM insta_ids_internal.survey_rows(%L::regclass) s', relation), connection);
         SELECT * INTO ours FROM insta_ids_internal.survey_rows(relation::regclass);
         IF to_jsonb(ours) <> insta_ids_internal.await_node(connection)::jsonb THEN
-            different := insta_ids_internal.different_rows(relation, connection);
+            different := insta_ids_internal.different_hashes(relation, connection);
             RAISE data_corrupted USING MESSAGE = format('rows of table %s are not the same on both servers', relation),
                 DETAIL = concat(
                     format('On node "%s" are %s rows that are not here or not the same, and here are %s that are not there.',
                         moving.from_node, different.there, different.here),
-                    ' For example: ' || different.examples || '.'),
+                    insta_ids_internal.named_differences(relation, connection, different.hashes_there, different.hashes_here)),
                 HINT = insta_ids_internal.hint_to_abort(moving);
         END IF;
         rows := rows + ours.rows;

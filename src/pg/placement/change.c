@@ -78,7 +78,7 @@ prepare(Trigger *trigger, TupleDesc columns, MemoryContext context)
 typedef struct Batch
 {
 	Oid			changes;
-	/* All changes are of one table, and have as many columns of the primary key. */
+	/* All changes are of one table, and name as many columns of the primary key.  Triggers that users make can name others. */
 	Oid			relation;
 	int			width;
 	int			count;
@@ -199,7 +199,7 @@ batch_for(Noted *noted, Oid relation)
 	if (is_ending || (kept.count > 0 && kept_by != GetCurrentSubTransactionId()))
 		batch = palloc0(sizeof(Batch));
 	else if (kept.count == MOST_CHANGES || kept.bytes > MOST_BYTES
-			 || (kept.count > 0 && (kept.relation != relation || kept.changes != noted->changes)))
+			 || (kept.count > 0 && (kept.relation != relation || kept.changes != noted->changes || kept.width != noted->count - 1)))
 		write_kept();
 	if (batch->count == 0)
 	{

@@ -60,6 +60,24 @@ pin_all(void)
 }
 
 /*
+ * Statements of a worker may write, their triggers fire, and no timeout ends them.
+ */
+static void
+pin_conduct(void)
+{
+	pin("client_min_messages", "notice");
+	pin("default_transaction_isolation", "read committed");
+	pin("default_transaction_read_only", "off");
+	pin("session_replication_role", "origin");
+	pin("statement_timeout", "0");
+	pin("lock_timeout", "0");
+	pin("idle_in_transaction_session_timeout", "0");
+#if PG_VERSION_NUM >= 170000
+	pin("transaction_timeout", "0");
+#endif
+}
+
+/*
  * From now on, the worker ends as a session does, at the next safe point.  The server's own handler for workers ends it
  * immediately, also where that makes the whole server restart.
  */
@@ -72,8 +90,7 @@ insta_ids_begin_worker(void)
 }
 
 /*
- * Connects the worker to a database, also to one that allows no connections, as the superuser who created the cluster.  Statements
- * of the worker may write, their triggers fire, and no timeout ends them.
+ * Connects the worker to a database, also to one that allows no connections, as the superuser who created the cluster.
  */
 void
 insta_ids_connect_worker(Oid database)
@@ -82,16 +99,7 @@ insta_ids_connect_worker(Oid database)
 	pin("search_path", "pg_catalog, pg_temp");
 	/* Workers of a move find one another in pg_stat_activity. */
 	pin("track_activities", "on");
-	pin("client_min_messages", "notice");
-	pin("default_transaction_isolation", "read committed");
-	pin("default_transaction_read_only", "off");
-	pin("session_replication_role", "origin");
-	pin("statement_timeout", "0");
-	pin("lock_timeout", "0");
-	pin("idle_in_transaction_session_timeout", "0");
-#if PG_VERSION_NUM >= 170000
-	pin("transaction_timeout", "0");
-#endif
+	pin_conduct();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, BGWORKER_BYPASS_ALLOWCONN);
 
 	StartTransactionCommand();
@@ -100,11 +108,13 @@ insta_ids_connect_worker(Oid database)
 }
 
 /*
- * Connects the worker to a database as a session of this role, with its rights and settings.
+ * Connects the worker to a database as a session of this role, with its rights and its settings, but for those of pin_conduct().
  */
 void
 insta_ids_connect_worker_as(Oid database, Oid role)
 {
+	pin_conduct();
+	pin("role", "none");
 	BackgroundWorkerInitializeConnectionByOid(database, role, 0);
 }
 

@@ -49,10 +49,18 @@ fn tables_are_distributed_without_the_caller() {
              DO $$ BEGIN FOR n IN 0..7 LOOP EXECUTE format('ALTER TABLE insta%s.users ADD CHECK (public.see())', n); END LOOP; END $$",
         )
         .unwrap();
+    // What the role has set for its sessions does not keep the worker from its work.
+    client
+        .batch_execute(
+            "ALTER ROLE app SET default_transaction_isolation = 'serializable'; ALTER ROLE app SET default_transaction_read_only = on;
+             ALTER ROLE app SET role = pg_monitor; ALTER ROLE app SET lock_timeout = '1 ms'",
+        )
+        .unwrap();
     app.batch_execute(SLOW).unwrap();
     within(Duration::from_secs(20), || {
         count(&mut client, "SELECT count(*) FROM insta_ids.distributions WHERE rows_copied > 0") > 0
     });
+    client.batch_execute("ALTER ROLE app RESET ALL").unwrap();
     assert_eq!(next(&mut client), ["wait"]);
     assert_eq!(next(&mut app), ["wait"]);
     drop(app);
@@ -82,8 +90,15 @@ fn tables_are_distributed_without_the_caller() {
 fn a_worker_tries_again_until_it_is_not_wanted() {
     let cluster = tables("distribute_background_faults");
     let (mut client, mut holder) = (cluster.connect(), cluster.connect());
+    client
+        .batch_execute(
+            "SELECT insta_ids.add_migration('0002', 'CREATE TABLE extra (id bigint PRIMARY KEY)', ids_since => '2011-08-25');
+             CREATE TABLE extra (id bigint PRIMARY KEY); INSERT INTO extra VALUES (1)",
+        )
+        .unwrap();
+    client.batch_execute("CALL insta_ids.migrate()").unwrap();
     client.batch_execute(REGISTERED).unwrap();
-    holder.batch_execute("BEGIN; LOCK TABLE photos IN ACCESS SHARE MODE; SELECT 1; LOCK TABLE photos IN ROW EXCLUSIVE MODE").unwrap();
+    holder.batch_execute("BEGIN; LOCK TABLE users IN ROW EXCLUSIVE MODE").unwrap();
     let impatient = CALL.replace("batch", "lock_timeout => '100 ms', batch");
     client.batch_execute(&impatient).unwrap();
     let error =
@@ -91,8 +106,12 @@ fn a_worker_tries_again_until_it_is_not_wanted() {
     within(Duration::from_secs(20), || {
         texts(&mut client, error).first().is_some_and(|error| error.starts_with("could not lock"))
     });
+    // It also takes a table that is registered meanwhile.
+    client.batch_execute("SELECT insta_ids.distribute_table('extra', 'id')").unwrap();
+    assert_eq!(next(&mut client), ["wait"]);
     holder.batch_execute("COMMIT").unwrap();
     ends(&mut client);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM insta_ids.distributions WHERE rows_copied > 0"), 4);
     assert_eq!(count(&mut client, "SELECT count(last_error) FROM insta_ids.distributions"), 0);
 
     // A worker that was ended does not come back, and a call goes on.
@@ -109,7 +128,7 @@ fn a_worker_tries_again_until_it_is_not_wanted() {
     // The end of the distribution ends the worker.
     client.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
     client.batch_execute(REGISTERED).unwrap();
-    client.batch_execute(SLOW).unwrap();
+    client.batch_execute(&SLOW.replace("50 ms", "50 min")).unwrap();
     client.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
     within(Duration::from_secs(20), || count(&mut client, WORKERS) == 0);
 }
@@ -127,9 +146,12 @@ fn a_worker_that_cannot_be_is_refused() {
     let error = refused(&mut app, CALL);
     assert_eq!(
         error.message(),
-        "role \"app\" is not permitted to log in, so no background worker can act as it"
+        "role \"app\" cannot connect to this database, so no background worker can act as it"
     );
-    client.batch_execute("ALTER ROLE app LOGIN").unwrap();
+    client.batch_execute("ALTER ROLE app LOGIN; CREATE ROLE owner LOGIN").unwrap();
+    client.batch_execute("ALTER DATABASE postgres OWNER TO owner").unwrap();
+    let mut owner = cluster.config().user("owner").connect(NoTls).unwrap();
+    assert_eq!(refused(&mut owner, "SELECT insta_ids_internal.start_distributor()").code().code(), "42501");
     client.batch_execute("ALTER SYSTEM SET max_worker_processes = 0").unwrap();
     cluster.stop();
     cluster.up();

@@ -238,3 +238,39 @@ fn changes_of_rows_that_are_not_copied_yet_are_left_to_the_copy() {
         UNION ALL SELECT * FROM insta2.words UNION ALL SELECT * FROM insta3.words) w ORDER BY 1";
     assert_eq!(texts(&mut client, shards), texts(&mut client, "SELECT w::text FROM words w ORDER BY 1"));
 }
+
+/// A switch that comes between the checks of a call and its first batch is not undone.
+#[test]
+fn a_call_ends_if_another_session_switches() {
+    let cluster = tables("distribute_overtaken");
+    let (mut client, mut holder) = (cluster.connect(), cluster.connect());
+    client.batch_execute(REGISTERED).unwrap();
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    client.batch_execute("INSERT INTO users (email, bio) SELECT n, n FROM generate_series(1, 50) n").unwrap();
+    holder
+        .batch_execute("BEGIN; LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE")
+        .unwrap();
+    let waiting = |waits: i64| {
+        let mut client = cluster.connect();
+        within(Duration::from_secs(20), || {
+            count(&mut client, "SELECT count(*) FROM pg_locks WHERE NOT granted") == waits
+        });
+    };
+    thread::scope(|scope| {
+        let mut other = cluster.connect();
+        let call = scope.spawn(move || refused(&mut other, "CALL insta_ids.distribute()"));
+        waiting(1);
+        let switch = scope.spawn(|| client.batch_execute("SELECT insta_ids.distribute_switch()"));
+        waiting(2);
+        holder.batch_execute("COMMIT").unwrap();
+        switch.join().unwrap().unwrap();
+        let message =
+            "another session has switched or ended this distribution, continues it, or has begun another one";
+        assert_eq!(call.join().unwrap().message(), message);
+    });
+    assert_eq!(texts(&mut client, "SELECT DISTINCT step FROM insta_ids.distributions"), ["switched"]);
+    assert_eq!(Rows::of_shards(&mut client), Rows::of_sources(&mut client));
+    client.batch_execute("CALL insta_ids.distribute()").unwrap();
+    client.batch_execute("SELECT insta_ids.distribute_abort()").unwrap();
+    client.batch_execute("INSERT INTO users (email) VALUES ('again')").unwrap();
+}

@@ -351,7 +351,7 @@ fn a_superuser_does_not_run_code_of_a_tables_owner() {
     let (mut app, ended) = call.join().unwrap();
     assert_eq!(
         ended.message(),
-        "another session has ended this distribution, continues it, or has begun another one"
+        "another session has switched or ended this distribution, continues it, or has begun another one"
     );
     other.batch_execute("DELETE FROM insta_ids_internal.distribution WHERE target = 'x'").unwrap();
     app.batch_execute("CALL insta_ids.distribute()").unwrap();
@@ -386,6 +386,27 @@ fn notes_cannot_be_forged(writer: &mut postgres::Client, other: &mut postgres::C
     assert_eq!(refused(writer, "SELECT FROM insta_ids_internal.change").code().code(), "42501");
     other.batch_execute(&forged("theirs")).unwrap();
     other.batch_execute("INSERT INTO theirs VALUES (1), (77)").unwrap();
+    // Triggers that name other columns do not disturb one another.
+    for (name, columns) in [("w", "'', 'id', 'id', 'id', 'id', 'id', 'id', 'id', 'id'"), ("y", "'', 'id'")] {
+        other
+            .batch_execute(
+                &forged("theirs")
+                    .replace("TRIGGER x", &format!("TRIGGER {name}"))
+                    .replace("'', 'id'", columns),
+            )
+            .unwrap();
+        other.batch_execute("INSERT INTO theirs SELECT generate_series(100, 200)").unwrap();
+        other.batch_execute("DELETE FROM theirs WHERE id >= 100").unwrap();
+    }
+    let wide =
+        "SELECT count(*) FROM insta_ids_internal.change WHERE keys[1:8] = array_fill(keys[1], ARRAY[8])";
+    assert!(count(other, wide) > 100);
+    other.batch_execute("DELETE FROM insta_ids_internal.change WHERE relation = 'theirs'::regclass").unwrap();
+    other
+        .batch_execute(
+            "DROP TRIGGER w ON theirs; DROP TRIGGER y ON theirs; INSERT INTO theirs VALUES (2), (78)",
+        )
+        .unwrap();
     assert_eq!(count(other, "SELECT sum(cardinality(placed_by)) FROM insta_ids_internal.change"), 3);
     let refusal = refused(other, "DELETE FROM insta_ids_internal.change");
     assert_eq!((refusal.code().code(), refusal.message()), ("42501", "must be owner of table public.t"));

@@ -1,5 +1,7 @@
 //! Rows are compared while writers go on, and a copy that differs is never handed over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use postgres::Client;
@@ -74,7 +76,13 @@ fn a_row_that_differs_is_found() {
             "On node \"a\" are {there} rows that are not here or not the same, and here are {here} that are not there."
         );
         let said = error.detail().unwrap();
-        assert!(said.starts_with(&format!("{detail} For example: (id) = (")), "{change}: {said}");
+        let kind = match (there, here) {
+            (1, 0) => "only there",
+            (0, 1) => "only here",
+            _ => "different",
+        };
+        assert!(said.starts_with(&format!("{detail} For example, {kind}: (id) = (")), "{change}: {said}");
+        assert_eq!(said.matches("(id) = (").count(), there.max(here), "{change}: {said}");
         // Writers were not stopped for longer than the fence, and no snapshot is kept on either server.
         a.batch_execute(INSERT).unwrap();
         none_is_held(&pair.a);
@@ -84,6 +92,73 @@ fn a_row_that_differs_is_found() {
     b.batch_execute(CALL).unwrap();
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.facts WHERE t = 'straße'"), 1000);
     assert_eq!(count(&mut b, "SELECT count(*) FROM insta2.photos"), 8);
+}
+
+/// The differences of all tables, while writers go on. Rows that are on their way are no differences.
+#[test]
+fn differences_are_shown_while_writers_go_on() {
+    let pair = Pair::start("shown");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    a.batch_execute(
+        "INSERT INTO insta2.photos SELECT n << 33 | 2048, n FROM generate_series(1::bigint, 20) n;
+         INSERT INTO insta2.likes SELECT n << 33 | 2048, n << 33 | 2048 FROM generate_series(1::bigint, 20) n",
+    )
+    .unwrap();
+    let diff = "SELECT concat_ws(' ', relation, key, difference) FROM insta_ids.move_diff(2, 2)";
+    let error = refused(&mut b, diff);
+    assert_eq!(
+        (error.code().code(), error.message()),
+        ("42704", "no move \"insta_ids_2_2\" copies rows to this node")
+    );
+    before_the_fence(
+        &pair,
+        || pair.b.connect().batch_execute(CALL).unwrap(),
+        |holder| {
+            assert_eq!(texts(&mut b, diff), [""; 0]);
+            as_applied(
+                &mut b,
+                "CREATE TABLE copied AS TABLE insta2.photos; UPDATE insta2.photos SET caption = 'mine' WHERE caption = '3';
+                 DELETE FROM insta2.photos WHERE caption IN ('4', '5'); INSERT INTO insta2.likes VALUES (838862848)",
+            );
+            let stop = AtomicBool::new(false);
+            let mut keeper = pair.b.connect();
+            keeper.batch_execute("BEGIN; LOCK TABLE insta2.photos IN SHARE MODE").unwrap();
+            a.batch_execute("UPDATE insta2.photos SET caption = 'on its way' WHERE id > 10::bigint << 33")
+                .unwrap();
+            let found = thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(500));
+                    keeper.batch_execute("COMMIT").unwrap();
+                });
+                scope.spawn(|| {
+                    let mut writer = pair.a.connect();
+                    while !stop.load(Ordering::Relaxed) {
+                        writer.batch_execute("UPDATE insta2.photos SET caption = clock_timestamp()::text WHERE id > 10::bigint << 33; INSERT INTO insta2.photos DEFAULT VALUES").unwrap();
+                    }
+                });
+                let found = texts(&mut b, diff);
+                stop.store(true, Ordering::Relaxed);
+                found
+            });
+            assert_eq!(
+                found,
+                [
+                    "insta2.photos (id) = (25769805824) different",
+                    "insta2.photos (id) = (34359740416) only there",
+                    "insta2.photos (id) = (42949675008) only there",
+                    "insta2.likes (id) = (838862848) only here",
+                ]
+            );
+            as_applied(
+                &mut b,
+                "UPDATE insta2.photos p SET caption = c.caption FROM copied c WHERE c.id = p.id AND c.caption = '3';
+                 INSERT INTO insta2.photos SELECT * FROM copied WHERE caption IN ('4', '5'); DELETE FROM insta2.likes WHERE photo IS NULL; DROP TABLE copied",
+            );
+            assert_eq!(texts(&mut b, diff), [""; 0]);
+            holder.batch_execute("COMMIT").unwrap();
+        },
+    );
+    none_is_held(&pair.a);
 }
 
 /// Rows that are written while rows are compared do not disturb the comparison, and go with the shard.
