@@ -303,19 +303,20 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.require_trusted_owners(shards inte
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    first text;
+    object text;
+    role name;
     statements text;
 BEGIN
     IF current_setting('server_version_num')::integer >= 160000 THEN
         RETURN;
     END IF;
-    SELECT (array_agg(format('%s belongs to role "%s"', c.object, c.role)))[1],
+    SELECT (array_agg(c.object))[1], (array_agg(c.role))[1],
            string_agg(format('ALTER %s %s OWNER TO CURRENT_USER', upper(c.type), c.identity), '; ')
-    INTO first, statements
+    INTO object, role, statements
     FROM insta_ids_internal.code_of_others(ARRAY(
         SELECT r.relation FROM insta_ids_internal.shard_relation r WHERE r.shard = ANY (shards))::oid[]) c;
     IF statements IS NOT NULL THEN
-        RAISE object_not_in_prerequisite_state USING MESSAGE = first,
+        RAISE object_not_in_prerequisite_state USING MESSAGE = format('%s belongs to role "%s"', object, role),
             DETAIL = 'PostgreSQL 15 runs the code of tables that a subscription writes to with the rights of the subscription''s owner.',
             HINT = format('If you trust that code: %s. Then call insta_ids.move_shards() again.', statements);
     END IF;

@@ -1,11 +1,34 @@
 //! The fence of a shard, which no writer gets past.
 
 use super::FENCED;
+use postgres::NoTls;
 use postgres::error::SqlState;
 use std::thread;
 use std::time::Duration;
 use support::pair::{MIGRATION, Move, Pair, STEPS, before};
 use support::{Cluster, count, refused, texts, within};
+
+/// A wait of more than two seconds names the session that is waited for.
+#[test]
+fn a_fence_says_for_whom_it_waits() {
+    let pair = Pair::start("named");
+    let mut holder = pair.a.connect();
+    holder
+        .batch_execute("SET application_name = 'batch job'; BEGIN; UPDATE insta2.likes SET photo = NULL")
+        .unwrap();
+    let pid = count(&mut holder, "SELECT pg_backend_pid()::bigint");
+    let (send, heard) = std::sync::mpsc::channel();
+    let mut config = pair.a.config();
+    config.notice_callback(move |notice| drop(send.send(notice.message().to_owned())));
+    let mut client = config.connect(NoTls).unwrap();
+    let error = refused(&mut client, "SELECT insta_ids.fence(2, lock_timeout => '2500 ms')");
+    let named = format!(
+        "insta2.likes is in use by process {pid} (role postgres, application 'batch job', transaction of 00:00:0"
+    );
+    assert!(error.detail().unwrap().starts_with(&named), "{error:?}");
+    drop((client, config));
+    assert_eq!(heard.iter().filter(|message| message.starts_with(&named)).count(), 1);
+}
 
 /// Sessions that are past the check when the fence comes are waited for: none mints or writes after the mark.
 #[test]
@@ -26,7 +49,11 @@ fn no_session_mints_or_writes_after_the_mark() {
         let mut holder = begin(&format!("BEGIN; {holding}"));
         let error = refused(&mut a, "SELECT insta_ids.fence(2, lock_timeout => '300ms')");
         assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{holding}");
-        assert!(error.detail().unwrap().contains("is in use by process "), "{error:?}");
+        let detail = error.detail().unwrap();
+        assert!(
+            detail.contains("is in use by process ") && detail.contains(" (role postgres, "),
+            "{error:?}"
+        );
         holder.batch_execute("COMMIT").unwrap();
     }
     let mut two_phases = begin(&format!("BEGIN; {mint}; PREPARE TRANSACTION 'holding'"));
