@@ -51,8 +51,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.own_distribution() RETURNS jsonb
     STABLE PARALLEL UNSAFE LANGUAGE sql
     RETURN (SELECT d.driver FROM insta_ids_internal.distribution d WHERE d.driver -> 'pid' = to_jsonb(pg_backend_pid()) LIMIT 1);
 
--- Returns whether another call than that of this worker has the distribution, which has other tables than `sources`, or was switched
--- or brought back meanwhile. The worker is NULL for a session that waits itself. A table that was just registered has no driver.
+-- Returns whether the distribution is not that of a call any more: its tables are not `sources`, it was switched or brought back, or
+-- another call has it. `worker` is the process ID of the call's worker, or NULL without one. A table that was just registered has no driver.
 CREATE OR REPLACE FUNCTION insta_ids_internal.is_taken_over(sources regclass[], is_switched boolean, worker integer) RETURNS boolean
     STABLE PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.distribution_sources() <> sources

@@ -279,7 +279,8 @@ SELECT d.source, d.target, d.key, d.parent, d.step, d.rows_copied, e.rows AS row
 FROM insta_ids_internal.distribution d
 -- A table that was registered meanwhile goes with the others.
 CROSS JOIN (
-    SELECT coalesce(bool_or(insta_ids_internal.is_distributing(o.driver)), false) AS is_in_background FROM insta_ids_internal.distribution o
+    SELECT coalesce(bool_or(insta_ids_internal.is_distributing(o.driver)), false) AS is_in_background
+    FROM (SELECT DISTINCT t.driver FROM insta_ids_internal.distribution t WHERE t.driver IS NOT NULL) o
 ) b
 CROSS JOIN LATERAL (SELECT insta_ids_internal.estimated_rows(d.source) AS rows) e
 CROSS JOIN LATERAL (

@@ -177,3 +177,59 @@ END
 $$;
 COMMENT ON PROCEDURE insta_ids.move_abort(integer, integer, name, boolean) IS
     'ends a move to this node whose shards have not been handed over';
+
+-- Returns why a move can never go on, so that only its abort is left, or NULL: what a server has lost of it shows that, and not the
+-- error of an attempt. It is NULL if the source does not answer.
+CREATE OR REPLACE FUNCTION insta_ids_internal.why_void(move name) RETURNS text
+    VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    there jsonb;
+BEGIN
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name = move AND m.step IN ('prepared', 'copying');
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM insta_ids_internal.connect_node(moving.from_node);
+    there := insta_ids_internal.state_there(move, moving.id);
+    -- A standby that is not promoted yet has no slots.
+    IF there ->> 'outcome' = 'handed over'
+        OR insta_ids_internal.ask_node('SELECT to_jsonb(pg_is_in_recovery())') = 'true'
+    THEN
+        RETURN NULL;
+    ELSIF there ->> 'id' IS DISTINCT FROM moving.id::text THEN
+        RETURN format('it has ended on node "%s"', moving.from_node);
+    END IF;
+    BEGIN
+        PERFORM insta_ids_internal.require_not_promoted(moving);
+    EXCEPTION WHEN object_not_in_prerequisite_state THEN
+        RETURN 'this server was promoted since it began';
+    END;
+    RETURN CASE
+        WHEN moving.step = 'copying' AND NOT EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move)
+            THEN 'its subscription is lost'
+        WHEN insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.is_sent(m)) FROM insta_ids_internal.move m'
+            || ' WHERE m.name = %L', move)) = 'false' THEN format('node "%s" has lost its replication slot or publication', moving.from_node)
+    END;
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL;
+END
+$$;
+
+-- Aborts a move that can never go on. The worker calls it after each attempt that has failed.
+CREATE OR REPLACE PROCEDURE insta_ids_internal.end_void_move(move name)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    moving insta_ids_internal.move;
+    reason pg_catalog.text;
+BEGIN
+    SELECT * INTO moving FROM insta_ids_internal.move m WHERE m.name OPERATOR(pg_catalog.=) move;
+    reason := insta_ids_internal.why_void(move);
+    IF reason IS NOT NULL THEN
+        CALL insta_ids.move_abort(moving.first, moving.last, moving.from_node);
+        RAISE WARNING 'move_shards: aborted, because %; the shards are open on node "%"', reason, moving.from_node;
+    END IF;
+END
+$$;

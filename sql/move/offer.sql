@@ -294,6 +294,14 @@ BEGIN
 END
 $$;
 
+-- Returns whether a move has the publication and, once it was made, the slot by which its rows go to the target.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_sent(moving insta_ids_internal.move) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN (NOT moving.has_slot OR EXISTS (
+            SELECT FROM pg_catalog.pg_replication_slots s
+            WHERE s.slot_name = insta_ids_internal.slot_of(moving) AND s.wal_status IS DISTINCT FROM 'lost'))
+        AND EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = moving.name);
+
 -- Returns how many bytes of WAL the target has not confirmed. Raises an error if the slot or the publication is lost.
 CREATE OR REPLACE FUNCTION insta_ids_internal.move_lag(move name) RETURNS bigint
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

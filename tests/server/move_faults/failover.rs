@@ -184,22 +184,58 @@ fn rows_that_both_servers_took_are_reported() {
     assert_eq!(count(&mut a, "SELECT count(*) FROM insta2__moved.photos WHERE caption = 'late'"), 1);
 }
 
-/// The source fails over while rows are copied. The move is ended from the target, and the shard is open again.
+/// The source fails over while rows are copied. The worker ends the move, and the shard is open again, also if its session does not wait.
 #[test]
 fn a_failover_during_the_copy_ends_the_move() {
-    let (pair, mut a, mut b) = failed_over("copying", "fence", "fence", |_| ());
-    assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
-    let error = refused(&mut b, CALL);
-    let hint = "End the move, and begin it again: CALL insta_ids.move_abort(2, 2, 'a') on node \"b\".";
-    assert_eq!(said(&error), ("replication slot of move \"insta_ids_2_2\" is lost", Some(hint)));
-    b.batch_execute(ABORT).unwrap();
-    check_ended(&pair);
-    a.batch_execute(INSERT).unwrap();
-    b.batch_execute(CALL).unwrap();
-    check_resolved(&pair);
+    for background in ["false", "true"] {
+        let (pair, mut a, mut b) = failed_over(&format!("copying_{background}"), "fence", "fence", |_| ());
+        assert_eq!(refused(&mut a, INSERT).message(), "shard 2 is fenced");
+        let call = format!("CALL insta_ids.move_shards(2, 2, 'a', background => {background})");
+        if background == "true" {
+            b.batch_execute(&call).unwrap();
+            within(Duration::from_secs(30), || count(&mut b, "SELECT count(*) FROM insta_ids.moves") == 0);
+            pair.b.await_log(
+                "move_shards: aborted, because node \"a\" has lost its replication slot or publication",
+            );
+        } else {
+            let error = refused(&mut b, &call);
+            assert_eq!(said(&error).0, "replication slot of move \"insta_ids_2_2\" is lost");
+        }
+        check_ended(&pair);
+        a.batch_execute(INSERT).unwrap();
+        b.batch_execute(CALL).unwrap();
+        check_resolved(&pair);
+    }
 }
 
-/// The call ends the move, or says that it must be begun again.
+/// The target's worker tries again and again while the source is away, and ends the move when a standby without it takes its place.
+#[test]
+fn the_worker_waits_for_the_source_and_ends_what_it_has_lost() {
+    let mut pair = Pair::start("away");
+    let (mut a, mut b) = (pair.a.connect(), pair.b.connect());
+    let standby = pair.a.standby("away_of_a");
+    pair.a.replayed_by(&standby);
+    standby.stop();
+    a.batch_execute(INSERT).unwrap();
+    Move::of(&pair, 2, 2).steps(before("fence"));
+    pair.a.stop_immediately();
+    b.batch_execute("UPDATE insta_ids_internal.move SET driver = '{\"verify\": \"snapshot\", \"lock_timeout\": \"10 s\", \"max_lag\": 1,
+        \"max_pause\": \"10 s\", \"await_standbys\": false, \"call\": \"00000000-0000-0000-0000-000000000001\"}'").unwrap();
+    assert_eq!(texts(&mut b, "SELECT insta_ids_internal.start_driver(2, 2, false)::text"), ["true"]);
+    within(Duration::from_mins(1), || {
+        count(&mut b, "SELECT max(failed_attempts)::bigint FROM insta_ids.moves") >= 2
+    });
+    standby.up();
+    standby.promote();
+    let dsn = format!("host={} user=postgres dbname=postgres", standby.socket.display());
+    pair.a = standby;
+    b.execute("SELECT insta_ids.add_node('a', $1)", &[&dsn]).unwrap();
+    within(Duration::from_mins(1), || count(&mut b, "SELECT count(*) FROM insta_ids.moves") == 0);
+    check_ended(&pair);
+    pair.a.connect().batch_execute(INSERT).unwrap();
+}
+
+/// The call ends the move, or the worker aborts it, and the next call begins it again.
 fn end(b: &mut Client, what: &str) {
     for _ in 0..3 {
         let Err(error) = b.batch_execute(CALL) else { return };
@@ -207,7 +243,6 @@ fn end(b: &mut Client, what: &str) {
         let (message, hint) = said(error);
         assert!(hint.is_some_and(|hint| hint.contains("move_abort")), "{what}: {message}, {hint:?}");
         println!("{what}: {message}");
-        b.batch_execute(ABORT).unwrap();
     }
     panic!("{what}: the move does not end");
 }
