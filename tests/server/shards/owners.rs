@@ -128,6 +128,7 @@ fn functions_of_superusers_are_withheld() {
             "insta_ids.grant_provisioning(regrole)",
             "insta_ids.install_plproxy(text)",
             "insta_ids.move_abort(integer,integer,name,boolean)",
+            "insta_ids.move_diff(integer,integer)",
             "insta_ids.move_shards(integer,integer,name,text,interval,bigint,interval,boolean,boolean,boolean)",
             "insta_ids.reset_clock()",
             "insta_ids.stat_reset()",
