@@ -21,7 +21,7 @@ fn a_fence_says_for_whom_it_waits() {
     let mut config = pair.a.config();
     config.notice_callback(move |notice| drop(send.send(notice.message().to_owned())));
     let mut client = config.connect(NoTls).unwrap();
-    let error = refused(&mut client, "SELECT insta_ids.fence(2, lock_timeout => '2500 ms')");
+    let error = refused(&mut client, "SELECT insta_ids.fence(2, lock_timeout => '4 s')");
     let named = format!(
         "insta2.likes is in use by process {pid} (role postgres, application 'batch job', transaction of 00:00:0"
     );
