@@ -78,9 +78,9 @@ fn who_is_there_first_goes_first() {
     for call in [ADOPT, UNADOPT] {
         run(&mut holder, "BEGIN; SELECT nextval('insta5.likes_id_seq')");
         let error = refused(&mut client, &call.replace(')', ", lock_timeout => '200ms')"));
-        let detail =
-            format!("insta5.likes_id_seq is in use {by_pid} (role postgres, transaction of 00:00:00).");
-        assert_eq!((error.code(), error.detail()), (&SqlState::LOCK_NOT_AVAILABLE, Some(&*detail)));
+        let named = format!("insta5.likes_id_seq is in use {by_pid} (role postgres, transaction of 00:00:0");
+        assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE);
+        assert!(error.detail().unwrap().starts_with(&named), "{error:?}");
         run(&mut holder, "COMMIT");
         run(&mut client, call);
     }
