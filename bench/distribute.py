@@ -25,7 +25,6 @@ SOURCES = """
     CREATE INDEX ON photos (user_id)"""
 
 
-ALONE = "`INSERT ... SELECT` into one table each, without clients"
 BESIDE = "the same under the clients"
 
 
@@ -177,7 +176,7 @@ def distribute(bench):
             session.execute("SELECT insta_ids.add_migration('tables', %s, ids_since => '2011-08-26')", (MIGRATION,))
             session.execute(f"CALL insta_ids.create_shards(0, {SHARDS - 1})")
             users = fill(session, rows)
-            took.add(ALONE, plain(session))
+            took.add("`INSERT ... SELECT` into one table each, without clients", plain(session))
             for table, key in zip(TABLES, ("id", "user_id", "photo_id")):
                 caller.execute("SELECT insta_ids.distribute_table(%s, %s)", (table, key))
             memory = []

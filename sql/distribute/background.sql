@@ -42,8 +42,7 @@ BEGIN ATOMIC
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_stat_activity other
         WHERE other.pid::text = driver ->> 'pid' AND other.usename = driver ->> 'role'
-            AND coalesce(other.backend_type, 'insta_ids: distribute') = 'insta_ids: distribute'
-            AND other.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()));
+            AND other.datname = current_database() AND coalesce(other.backend_type, 'insta_ids: distribute') = 'insta_ids: distribute');
 END;
 
 -- Returns the arguments that this worker has, or NULL if another call has taken the distribution over, or it has ended.
@@ -52,13 +51,13 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.own_distribution() RETURNS jsonb
     RETURN (SELECT d.driver FROM insta_ids_internal.distribution d WHERE d.driver -> 'pid' = to_jsonb(pg_backend_pid()) LIMIT 1);
 
 -- Returns whether the distribution is not that of a call any more: its tables are not `sources`, it was switched or brought back, or
--- another call has it. `worker` is the process ID of the call's worker, or NULL without one. A table that was just registered has no driver.
-CREATE OR REPLACE FUNCTION insta_ids_internal.is_taken_over(sources regclass[], is_switched boolean, worker integer) RETURNS boolean
+-- another call has it. A table that was just registered has no driver.
+CREATE OR REPLACE FUNCTION insta_ids_internal.is_taken_over(sources regclass[], is_switched boolean, is_background boolean) RETURNS boolean
     STABLE PARALLEL UNSAFE LANGUAGE sql
     RETURN insta_ids_internal.distribution_sources() <> sources
         OR EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.step = 'switched') <> is_switched
-        OR CASE WHEN worker IS NULL THEN EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.driver IS NOT NULL)
-            ELSE insta_ids_internal.own_distribution() IS NULL END;
+        OR CASE WHEN is_background THEN insta_ids_internal.own_distribution() IS NULL
+            ELSE EXISTS (SELECT FROM insta_ids_internal.distribution d WHERE d.driver IS NOT NULL) END;
 
 -- Returns after how many milliseconds this worker is to try, or NULL if it is to end. Waits for the session that has started it.
 CREATE OR REPLACE FUNCTION insta_ids_internal.next_distribution(OUT wait_ms bigint)
@@ -87,7 +86,7 @@ BEGIN
     END IF;
     CALL insta_ids_internal.distribute_all((own OPERATOR(pg_catalog.->>) 'batch')::pg_catalog.int4,
         (own OPERATOR(pg_catalog.->>) 'pause_ms')::pg_catalog.int4, (own OPERATOR(pg_catalog.->>) 'lock_timeout')::pg_catalog.interval,
-        (own OPERATOR(pg_catalog.->>) 'attempt')::pg_catalog.interval, pg_catalog.pg_backend_pid());
+        (own OPERATOR(pg_catalog.->>) 'attempt')::pg_catalog.interval, true);
     UPDATE insta_ids_internal.distribution d SET driver = NULL, last_error = NULL
     WHERE d.driver OPERATOR(pg_catalog.->) 'pid' OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(pg_catalog.pg_backend_pid());
 END

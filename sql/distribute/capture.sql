@@ -78,8 +78,8 @@ ALTER TABLE insta_ids_internal.change ENABLE ALWAYS TRIGGER require_owner;
 CREATE OR REPLACE FUNCTION insta_ids_internal.note_change() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_note_change';
 
--- Writes what note_change() has noted in this transaction and not written yet. Who reads insta_ids_internal.change in a transaction that
--- may have written to sources calls it before.
+-- Writes what note_change() has noted in this transaction and not written yet. Call it before reading insta_ids_internal.change in a
+-- transaction that may have written to sources.
 CREATE OR REPLACE FUNCTION insta_ids_internal.write_noted_changes() RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'insta_ids_write_changes';
 

@@ -1,6 +1,6 @@
 -- From one table to many shards: rows are copied and compared.
 
--- Returns the values after which copy_rows() goes on, for a comparison with the columns of the primary key, or NULL before the first
+-- Returns the values after which copy_rows() continues, for a comparison with the columns of the primary key, or NULL before the first
 -- row. Without a type, they take those of the columns.
 CREATE OR REPLACE FUNCTION insta_ids_internal.last_copied(going insta_ids_internal.distribution) RETURNS text
     IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql

@@ -59,7 +59,7 @@ $$;
 
 -- Commits, and begins a transaction whose statements all have one snapshot. Values have the same texts in all sessions. Locks the
 -- distribution, and raises an error if it is_taken_over().
-CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[], is_switched boolean, worker integer)
+CREATE OR REPLACE PROCEDURE insta_ids_internal.begin_batch(sources regclass[], is_switched boolean, is_background boolean)
     LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -72,7 +72,7 @@ BEGIN
     -- The lock comes before the snapshot. No other session applies changes, switches or aborts meanwhile.
     LOCK TABLE insta_ids_internal.distribution IN SHARE ROW EXCLUSIVE MODE;
     -- Between two batches, other sessions can switch or abort, and other roles can write rows about their own tables.
-    IF insta_ids_internal.is_taken_over(sources, is_switched, worker) THEN
+    IF insta_ids_internal.is_taken_over(sources, is_switched, is_background) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'another session has switched or ended this distribution, continues it, or has begun another one';
     END IF;
@@ -130,7 +130,8 @@ CREATE OR REPLACE FUNCTION insta_ids_internal.changes_waiting() RETURNS bigint
     VOLATILE PARALLEL UNSAFE LANGUAGE sql
 BEGIN ATOMIC
     SELECT insta_ids_internal.write_noted_changes();
-    SELECT coalesce(sum(cardinality(c.placed_by)), 0) FROM insta_ids_internal.change c JOIN insta_ids_internal.noted_tables() t ON t.relation = c.relation AND NOT t.is_target;
+    SELECT coalesce(sum(cardinality(c.placed_by)), 0)
+    FROM insta_ids_internal.change c JOIN insta_ids_internal.noted_tables() t ON t.relation = c.relation AND NOT t.is_target;
 END;
 
 -- Returns how many rounds of apply_changes() in turn have left hardly fewer changes, of which `vain` came before the last one. That began
@@ -159,7 +160,7 @@ END
 $$;
 
 -- Brings changes to the shards in rounds, until few wait or the rounds leave no fewer. Each round is a transaction.
-CREATE OR REPLACE PROCEDURE insta_ids_internal.apply_in_rounds(sources regclass[], worker integer)
+CREATE OR REPLACE PROCEDURE insta_ids_internal.apply_in_rounds(sources regclass[], is_background boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -169,7 +170,7 @@ DECLARE
     began bigint;
 BEGIN
     WHILE vain IS NOT NULL LOOP
-        CALL insta_ids_internal.begin_batch(sources, false, worker);
+        CALL insta_ids_internal.begin_batch(sources, false, is_background);
         waiting := insta_ids_internal.changes_waiting();
         vain := insta_ids_internal.vain_rounds(waiting, waited, began, vain);
         waited := waiting;
@@ -180,9 +181,9 @@ BEGIN
 END
 $$;
 
--- Does what distribute() does, for a session, or for the background worker with the process ID `worker`.
+-- Does what distribute() does, in a session or in its background worker.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.distribute_all(
-        batch integer, pause_ms integer, lock_timeout interval, attempt interval, worker integer)
+        batch integer, pause_ms integer, lock_timeout interval, attempt interval, is_background boolean)
     LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -195,11 +196,11 @@ BEGIN
     PERFORM insta_ids_internal.require_distribution();
     -- The worker of an older call ends.
     UPDATE insta_ids_internal.distribution d SET driver = NULL, last_error = NULL
-    WHERE worker IS NULL AND (d.driver IS NOT NULL OR d.last_error IS NOT NULL);
+    WHERE NOT is_background AND (d.driver IS NOT NULL OR d.last_error IS NOT NULL);
     sources := insta_ids_internal.distribution_sources();
     is_switched := EXISTS (
         SELECT FROM insta_ids_internal.distribution d WHERE d.step OPERATOR(pg_catalog.=) 'switched'::pg_catalog.text);
-    CALL insta_ids_internal.begin_batch(sources, is_switched, worker);
+    CALL insta_ids_internal.begin_batch(sources, is_switched, is_background);
     IF is_switched THEN
         PERFORM insta_ids_internal.return_changes();
         CALL insta_ids_internal.new_transaction();
@@ -209,24 +210,24 @@ BEGIN
         CALL insta_ids_internal.new_transaction();
         -- A worker that is not wanted any more ends soon.
         rest_ms := pause_ms;
-        WHILE rest_ms OPERATOR(pg_catalog.>) 0 AND NOT insta_ids_internal.is_taken_over(sources, false, worker) LOOP
+        WHILE rest_ms OPERATOR(pg_catalog.>) 0 AND NOT insta_ids_internal.is_taken_over(sources, false, is_background) LOOP
             PERFORM insta_ids_internal.wait_ms(CASE WHEN rest_ms OPERATOR(pg_catalog.<) 1000 THEN rest_ms ELSE 1000 END);
             rest_ms := rest_ms OPERATOR(pg_catalog.-) 1000;
             CALL insta_ids_internal.new_transaction();
         END LOOP;
-        CALL insta_ids_internal.begin_batch(sources, false, worker);
+        CALL insta_ids_internal.begin_batch(sources, false, is_background);
     END LOOP;
 
     -- If the rows are not the same any more, an earlier comparison must not let writers be switched.
     UPDATE insta_ids_internal.distribution d SET verified_at = NULL;
     -- Each table has a transaction of its own, so that VACUUM is held back for one table only, and other sessions see how far it is.
     FOREACH next IN ARRAY ARRAY(SELECT d.source FROM insta_ids_internal.distribution d ORDER BY d.number) LOOP
-        CALL insta_ids_internal.begin_batch(sources, false, worker);
+        CALL insta_ids_internal.begin_batch(sources, false, is_background);
         PERFORM insta_ids_internal.require_rows_in_shards(d)
         FROM insta_ids_internal.distribution d WHERE d.source OPERATOR(pg_catalog.=) next::pg_catalog.oid;
     END LOOP;
     -- Much has changed while all rows were compared.
-    CALL insta_ids_internal.apply_in_rounds(sources, worker);
+    CALL insta_ids_internal.apply_in_rounds(sources, is_background);
 END
 $$;
 
@@ -251,15 +252,14 @@ BEGIN
             PERFORM insta_ids_internal.wait_ms(10);
         END LOOP;
     ELSE
-        CALL insta_ids_internal.distribute_all(batch, pause_ms, lock_timeout, attempt, NULL);
+        CALL insta_ids_internal.distribute_all(batch, pause_ms, lock_timeout, attempt, false);
     END IF;
 END
 $$;
 COMMENT ON PROCEDURE insta_ids.distribute(integer, interval, interval, interval, boolean) IS
     'copies the rows of the registered tables to the shards while writers go on, and compares them; goes on where it was';
 
--- Returns an estimate of the rows of a table with its partitions. It does not lock the table, so
--- monitoring does not wait for the switch.
+-- Returns an estimate of the rows of a table with its partitions. It does not lock the table, so monitoring does not wait for the switch.
 CREATE OR REPLACE FUNCTION insta_ids_internal.estimated_rows(source regclass) RETURNS bigint
     STABLE STRICT PARALLEL SAFE LANGUAGE sql
     RETURN (

@@ -178,7 +178,7 @@ $$;
 COMMENT ON PROCEDURE insta_ids.move_abort(integer, integer, name, boolean) IS
     'ends a move to this node whose shards have not been handed over';
 
--- Returns why a move can never go on, so that only its abort is left, or NULL: what a server has lost of it shows that, and not the
+-- Returns why a move can never continue, so that only its abort is left, or NULL: what a server has lost of it shows that, and not the
 -- error of an attempt. It is NULL if the source does not answer.
 CREATE OR REPLACE FUNCTION insta_ids_internal.why_void(move name) RETURNS text
     VOLATILE STRICT PARALLEL UNSAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -201,12 +201,8 @@ BEGIN
     ELSIF there ->> 'id' IS DISTINCT FROM moving.id::text THEN
         RETURN format('it has ended on node "%s"', moving.from_node);
     END IF;
-    BEGIN
-        PERFORM insta_ids_internal.require_not_promoted(moving);
-    EXCEPTION WHEN object_not_in_prerequisite_state THEN
-        RETURN 'this server was promoted since it began';
-    END;
     RETURN CASE
+        WHEN insta_ids_internal.was_target_promoted(moving) THEN 'this server was promoted since it began'
         WHEN moving.step = 'copying' AND NOT EXISTS (SELECT FROM insta_ids_internal.subscription s WHERE s.name = move)
             THEN 'its subscription is lost'
         WHEN insta_ids_internal.ask_node(format('SELECT to_jsonb(insta_ids_internal.is_sent(m)) FROM insta_ids_internal.move m'
@@ -217,7 +213,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- Aborts a move that can never go on. The worker calls it after each attempt that has failed.
+-- Aborts a move that can never continue. The worker calls it after each attempt that has failed.
 CREATE OR REPLACE PROCEDURE insta_ids_internal.end_void_move(move name)
     LANGUAGE plpgsql
 AS $$

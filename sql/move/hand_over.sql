@@ -72,16 +72,20 @@ BEGIN
 END
 $$;
 
+-- Returns whether this server was promoted since a move to it began.
+CREATE OR REPLACE FUNCTION insta_ids_internal.was_target_promoted(moving insta_ids_internal.move) RETURNS boolean
+    STABLE STRICT PARALLEL SAFE LANGUAGE sql
+    RETURN EXISTS (
+        SELECT FROM insta_ids_internal.fence f
+        WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline());
+
 -- Raises an error if this server was promoted since the move began. The server that it replaces told the source which rows it
 -- had, and the source does not send those again, but they may not have come here.
 CREATE OR REPLACE FUNCTION insta_ids_internal.require_not_promoted(moving insta_ids_internal.move) RETURNS void
     STABLE STRICT PARALLEL SAFE LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF EXISTS (
-        SELECT FROM insta_ids_internal.fence f
-        WHERE f.shard = ANY (moving.shards) AND f.timeline <> insta_ids_internal.timeline())
-    THEN
+    IF insta_ids_internal.was_target_promoted(moving) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('shards from %s to %s may not all be here', moving.first, moving.last),
             DETAIL = 'This server was promoted since the move began, and may lack rows that its predecessor had.',
